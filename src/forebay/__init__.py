@@ -1,0 +1,1 @@
+"""Forebay: the queue-first control plane for LLM inference."""

@@ -1,0 +1,133 @@
+"""What controller and gateways tell each other: rosters down, acknowledgements and snapshots up, once a second.
+
+A roster is the whole truth for one instant, versioned under a leader's term, so that a late or repeated message can
+do no harm: a gateway applies the newest (term, version) it has seen. An engine is told to stop only after every
+gateway has acknowledged a roster without it, or that gateway's lease has run out.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Posture(StrEnum):
+    """What admission should do with work that can't start at once."""
+
+    OPEN = "open"
+    SHED_PREEMPTIBLE = "shed_preemptible"
+    SHED_LOW = "shed_low"
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """The three budgets of one replica, and its pace, as admission uses them."""
+
+    kv_tokens: int
+    sequences: int
+    prefill_tokens: int
+    """Bound on outstanding uncached prefill tokens: the TTFT share of the SLO × the prefill rate."""
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    """Output tokens per second of a full replica at its SLO; ``Retry-After`` is computed from it."""
+    context_tokens: int
+
+
+class RosterReplica(msgspec.Struct, frozen=True):
+    """One replica that gateways may use. A draining one is simply absent."""
+
+    id: str
+    url: str
+    capacity: Capacity
+
+
+class RosterPool(msgspec.Struct, frozen=True):
+    """The replicas of one pool, what admission should do, and when more capacity is expected."""
+
+    pool: str
+    replicas: tuple[RosterReplica, ...]
+    posture: Posture = Posture.OPEN
+    next_ready_in_s: float | None = None
+    """World seconds until the next pending replica is expected ready; None if none is on the way."""
+
+
+class Roster(msgspec.Struct, frozen=True, tag="roster"):
+    """Everything a gateway may route to."""
+
+    term: int
+    version: int
+    lease_s: float
+    """A gateway that has not been heard for this long (world seconds) no longer holds back a stop."""
+    pools: tuple[RosterPool, ...]
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """A gateway's first words on a new connection."""
+
+    gateway: str
+
+
+class Ack(msgspec.Struct, frozen=True, tag="ack"):
+    """``gateway`` routes by this roster from now on."""
+
+    gateway: str
+    term: int
+    version: int
+
+
+class LaneLoad(msgspec.Struct, frozen=True):
+    """One lane of one pool: what waits."""
+
+    tier: str
+    preemptible: bool
+    waiting: int
+    waiting_tokens: int
+    oldest_wait_s: float
+
+
+class ReplicaLoad(msgspec.Struct, frozen=True):
+    """What this gateway has in flight on one replica."""
+
+    replica: str
+    streams: int
+    kv_tokens: int
+    preemptible_streams: int = 0
+    preemptible_kv_tokens: int = 0
+
+
+class TierCounts(msgspec.Struct, frozen=True):
+    """Counters since the gateway started, of one (pool, tier); differences of two snapshots are rates."""
+
+    tier: str
+    preemptible: bool
+    arrived: int
+    arrived_prompt_tokens: int
+    arrived_output_tokens: int
+    """Estimated output tokens of what arrived."""
+    completed: int
+    shed: int
+    failed: int
+    truncated: int
+    ttft_met: int
+    ttft_missed: int
+
+
+class PoolLoad(msgspec.Struct, frozen=True):
+    """One pool as one gateway sees it."""
+
+    pool: str
+    lanes: tuple[LaneLoad, ...]
+    replicas: tuple[ReplicaLoad, ...]
+    counts: tuple[TierCounts, ...]
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
+    """One gateway at one instant."""
+
+    gateway: str
+    at_s: float
+    """The gateway's own world clock: the receiver stamps its own time."""
+    term: int
+    version: int
+    pools: tuple[PoolLoad, ...]
+
+
+FromGateway = Hello | Ack | Snapshot

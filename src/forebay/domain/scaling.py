@@ -1,0 +1,124 @@
+"""What a scaling policy sees and says. Values only: frozen in, frozen out, both serialise.
+
+``Policy.decide(observation) -> Decision`` is synchronous, total and silent. Its memory is ``decision.memory``, which
+comes back unopened as the next ``observation.memory``. The answer carries its own explanation: the *terms* it was
+made of, with their numbers, and which of them binds.
+"""
+
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from forebay.domain.replica import ReplicaState
+from forebay.domain.roster import Posture
+from forebay.domain.signal import Signal, Unknown
+
+MEMORY_BYTES_MAX = 64 * 1024
+
+
+class ReplicaObservation(msgspec.Struct, frozen=True):
+    """One replica at one instant. Unknown is per replica: one dead scrape must not freeze a fleet."""
+
+    id: str
+    state: ReplicaState
+    since_s: float
+    requested_s: float
+    waiting: Signal = Unknown()
+    """Requests waiting inside the engine."""
+    running: Signal = Unknown()
+    kv_usage: Signal = Unknown()
+    """Fraction 0..1 of KV tokens in use, net of preemptible work where the gateways know it."""
+    live_tokens: float = 0.0
+    """KV tokens in flight from the gateways: the victim of a scale-in is the replica with the fewest."""
+    expected_ready_s: float | None = None
+    """World time at which a pending replica should be ready, from the measured cold start."""
+    overdue: bool = False
+    """Pending for longer than it should be: it no longer counts as supply."""
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """All that a policy may look at: one pool at one instant, times in world seconds, rates per second."""
+
+    pool: str
+    now_s: float
+    wall_s: float
+    """Unix time, for calendars."""
+    desired: int
+    """The replicas wanted by the last decision (or the pool's min at the start)."""
+    replicas: tuple[ReplicaObservation, ...]
+    lanes_waiting: Signal = Unknown()
+    """Requests waiting in lanes over all gateways, net of preemptible tiers."""
+    arrival_per_s: Signal = Unknown()
+    """Arrivals over the last ~30 s, net of preemptible tiers."""
+    arrival_prompt_tokens_per_s: Signal = Unknown()
+    arrival_output_tokens_per_s: Signal = Unknown()
+    ttft_attainment: Signal = Unknown()
+    """Fraction of the first contents of the last minutes that came within the tier's TTFT, net of preemptible tiers."""
+    cold_start_s: Signal = Unknown()
+    """Measured: a high quantile of recent cold starts of this pool; Unknown before the first."""
+    past_ramps_per_s2: tuple[float, ...] = ()
+    """Largest ramp of each past period from the Store (read-only view), newest last; may be empty."""
+    memory: bytes = b""
+
+
+class TermKind(StrEnum):
+    """What a term does to the number of replicas."""
+
+    FLOOR = "floor"
+    TRIGGER = "trigger"
+    HOLD = "hold"
+    CAP = "cap"
+    SCALE_IN = "scale_in"
+
+
+class Term(msgspec.Struct, frozen=True):
+    """One named reason for a number of replicas, with the numbers it was computed from."""
+
+    name: str
+    kind: TermKind
+    replicas: int
+    because: str
+    numbers: dict[str, float] = {}
+    binding: bool = False
+
+
+class AlertKind(StrEnum):
+    """Alerts have low cardinality: they are metric labels and webhook routes."""
+
+    PENDING_TOO_LONG = "pending_too_long"
+    SIGNALS_UNKNOWN = "signals_unknown"
+    SLO_BREACH = "slo_breach"
+    POOL_EXHAUSTED = "pool_exhausted"
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """A condition that holds now; whoever notifies does so when it begins and when it ends."""
+
+    kind: AlertKind
+    pool: str
+    message: str
+    since_s: float
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Replicas wanted, and why. Exactly one term is binding."""
+
+    pool: str
+    at_s: float
+    replicas: int
+    reason: str
+    """The binding term's name."""
+    terms: tuple[Term, ...]
+    posture: Posture = Posture.OPEN
+    alerts: tuple[Alert, ...] = ()
+    look_again_at_s: float = 0.0
+    memory: bytes = b""
+
+
+class Policy(Protocol):
+    """The one question that the live loop, the simulators, KEDA and ``explain`` all ask."""
+
+    def decide(self, observation: Observation) -> Decision:
+        """Never raises; an ill observation gets a decision that holds, with its reason."""
+        ...

@@ -1,0 +1,43 @@
+"""Time and identity come from outside. A Clock speaks the world's seconds, whatever speed the world runs at."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class TimerHandle(Protocol):
+    """A timer that has not fired can be cancelled."""
+
+    def cancel(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class Clock(Protocol):
+    """The event loop's own clock, in world seconds: with ``--speed 20`` one real second is twenty of these."""
+
+    speed: float
+    """World seconds per real second."""
+
+    def now_s(self) -> float:
+        """Monotonic world seconds."""
+        ...
+
+    def wall_s(self) -> float:
+        """Unix time in the world (it advances ``speed`` times as fast as the real one)."""
+        ...
+
+    def call_at(self, at_s: float, callback: Callable[[], None]) -> TimerHandle:
+        """Run ``callback`` at world time ``at_s``, or as soon as possible if that is past."""
+        ...
+
+    async def sleep_until(self, at_s: float) -> None:
+        """Return at world time ``at_s`` or just after."""
+        ...
+
+
+class Ids(Protocol):
+    """Where fresh identifiers come from: random ones live, a counter in a simulated world."""
+
+    def fresh(self, prefix: str) -> str:
+        """A string that has not been given before, such as ``req-9f2c…``; it is safe in a header and a file name."""
+        ...

@@ -1,0 +1,57 @@
+"""Append-only history, policy memory and the fleet's own notes. What was acknowledged survives a crash."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from forebay.domain.events import Event
+from forebay.domain.scaling import Decision, Observation
+
+
+class DecisionRecord(msgspec.Struct, frozen=True):
+    """One decision with what it was made from: a log of these is a regression corpus."""
+
+    at_wall_s: float
+    observation: Observation
+    decision: Decision
+
+
+class Store(Protocol):
+    """Synchronous and quick: called from a control loop, never from the data path."""
+
+    def append_decision(self, record: DecisionRecord) -> None:
+        """Durable when it returns."""
+        ...
+
+    def decisions(self, pool: str, until_wall_s: float | None = None, limit: int = 1) -> list[DecisionRecord]:
+        """The newest ``limit`` records of ``pool`` at or before ``until_wall_s``, newest first."""
+        ...
+
+    def append_event(self, event: Event) -> None:
+        """Durable when it returns."""
+        ...
+
+    def events(self, since_wall_s: float = 0.0, kind: str | None = None, limit: int = 1000) -> list[Event]:
+        """The newest ``limit`` events since then, oldest first."""
+        ...
+
+    def put(self, key: str, value: bytes) -> None:
+        """Small durable values (policy memory, replicas to re-adopt) by key; replaces."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """The value put last, or None."""
+        ...
+
+    def append_ramp(self, pool: str, day: str, ramp_per_s2: float) -> None:
+        """Keep the largest ramp of ``day`` (an ISO date)."""
+        ...
+
+    def ramps(self, pool: str, limit: int = 28) -> Sequence[float]:
+        """The largest ramp of each of the newest ``limit`` days, oldest first."""
+        ...
+
+    def close(self) -> None:
+        """Flush and release; idempotent."""
+        ...

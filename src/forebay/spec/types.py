@@ -1,0 +1,188 @@
+"""What the user declares, decoded: frozen values in SI units. `spec.decode` makes them from YAML, or says why not.
+
+The platform owns policy (this file's root); product teams own their tiers, weights and keys in ``teams/*.yaml``, only
+within the bounds that the platform's file grants.
+"""
+
+import msgspec
+
+from forebay.domain.profile import Profile
+
+
+class Hardware(msgspec.Struct, frozen=True):
+    """A device shape that can be rented."""
+
+    name: str
+    memory_bytes: int
+    gpus: int = 1
+    gpu_hour_usd: float = 0.0
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What a client names in a request. ``aliases`` are further names for it."""
+
+    name: str
+    context_tokens: int = 8192
+    aliases: tuple[str, ...] = ()
+
+
+class Slo(msgspec.Struct, frozen=True):
+    """The pool's promise: shape the capacity per replica is computed for."""
+
+    ttft_s: float = 1.0
+    itl_s: float = 0.05
+    attainment: float = 0.99
+
+
+class Tier(msgspec.Struct, frozen=True):
+    """The promise made to a request. Lower ``rank`` goes first; preemptible tiers are never a reason to scale."""
+
+    name: str
+    rank: int
+    ttft_s: float
+    longest_wait_s: float
+    preemptible: bool = False
+
+
+class Team(msgspec.Struct, frozen=True):
+    """Who is charged. A key is ``(secret, tier)``: the tier is the default of requests made with it."""
+
+    name: str
+    keys: tuple[tuple[str, str], ...]
+    weight: float = 1.0
+    tiers: tuple[str, ...] = ()
+    """Tiers this team may use (``service_tier`` in a request may lower, never raise); empty: all."""
+
+
+class EngineKind(msgspec.Struct, frozen=True):
+    """How a pool's engines come to be: started from ``command``, or attached at URLs that already run.
+
+    ``kind``: ``emulated`` | ``command`` | ``attach``. In ``command`` (an argument list) ``{port}``, ``{replica}``,
+    ``{model}`` and ``{speed}`` are filled in.
+    """
+
+    kind: str
+    command: tuple[str, ...] = ()
+    attach: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    metrics: str = "vllm"
+    """Whose metric names the engine's page uses: ``vllm`` | ``llamacpp``."""
+    health_path: str = "/health"
+    ready_timeout_s: float = 900.0
+    stop_grace_s: float = 10.0
+    """From SIGTERM to the second SIGTERM, and again to SIGKILL."""
+
+
+class Scaling(msgspec.Struct, frozen=True):
+    """Every threshold of the first policy; defaults are the issue's and the field's."""
+
+    min_replicas: int = 1
+    max_replicas: int = 1
+    spare_replicas: int = 0
+    interval_s: float = 1.0
+    out_waiting_per_replica: float = 3.0
+    out_waiting_for_s: float = 60.0
+    out_kv_usage: float = 0.85
+    in_kv_usage: float = 0.50
+    in_calm_s: float = 900.0
+    in_step_fraction: float = 0.10
+    in_margin: float = 0.15
+    """N−1 replicas must hold the load with this fraction to spare."""
+    in_known_fraction: float = 0.95
+    buffer: bool = True
+    ramp_per_s2: float = 0.0
+    """Declared ramp: requests per second per second."""
+    ramp_quantile: float = 0.95
+    cold_start_s: float | None = None
+    """Assumed until the first measured one; default: the profile's."""
+    replica_rate_per_s: float | None = None
+    """Requests per second one replica serves at its SLO; default: computed from the profile and shape."""
+    prompt_tokens: int = 1000
+    output_tokens: int = 200
+    """The declared shape, used until traffic shows its own."""
+    starts_max: int = 4
+    """Concurrent starts: weights share bandwidth."""
+    drain_s_max: float = 600.0
+    pending_alert_s: float = 300.0
+    unknown_alert_s: float = 120.0
+
+
+class CalendarEntry(msgspec.Struct, frozen=True):
+    """A scheduled minimum. ``days``: 0 = Monday; ``start_s``/``end_s``: seconds of the local day (end may pass midnight)."""
+
+    name: str
+    pools: tuple[str, ...]
+    days: tuple[int, ...]
+    start_s: float
+    end_s: float
+    timezone: str
+    min_replicas: int
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """The replicas that serve one model on one profile, with one scaling policy."""
+
+    name: str
+    model: str
+    engine: EngineKind
+    profile: Profile | None = None
+    """None only for attached engines: their capacity is read from the engines, within defaults."""
+    slo: Slo = Slo()
+    scaling: Scaling = Scaling()
+    queued_max: int = 10_000
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Bounds of the gateway: every buffer and queue has one."""
+
+    body_bytes_max: int = 8 * 2**20
+    bodies_bytes_max: int = 512 * 2**20
+    """All bodies held at once."""
+    head_bytes_max: int = 64 * 2**10
+    connections_max: int = 20_000
+    client_buffer_bytes_max: int = 256 * 2**10
+    idle_s: float = 600.0
+    """Longest silence of an engine inside a response (world seconds)."""
+    total_s: float = 7200.0
+    drain_s: float = 120.0
+    """How long the gateway waits for its streams at SIGTERM."""
+
+
+class Listen(msgspec.Struct, frozen=True):
+    """Host and port; port 0 takes a free one."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """A whole ``forebay.yaml`` with its team files."""
+
+    pools: tuple[Pool, ...]
+    models: tuple[Model, ...]
+    tiers: tuple[Tier, ...]
+    teams: tuple[Team, ...] = ()
+    """Empty: no keys are asked for, and everything is charged to the team ``anonymous`` at the top tier."""
+    hardware: tuple[Hardware, ...] = ()
+    calendar: tuple[CalendarEntry, ...] = ()
+    gateway: Listen = Listen(port=8080)
+    admin: Listen = Listen(port=8081)
+    limits: Limits = Limits()
+    state_dir: str = ".forebay"
+    webhook: str = ""
+    speed: float = 1.0
+
+    def pool(self, name: str) -> Pool:
+        """The pool called ``name``; raises KeyError."""
+        for pool in self.pools:
+            if pool.name == name:
+                return pool
+        raise KeyError(name)
+
+
+DEFAULT_TIERS = (
+    Tier("interactive", rank=0, ttft_s=1.0, longest_wait_s=30.0),
+    Tier("standard", rank=1, ttft_s=5.0, longest_wait_s=120.0),
+    Tier("batch", rank=2, ttft_s=3600.0, longest_wait_s=86_400.0, preemptible=True),
+)
