@@ -1,0 +1,1 @@
+"""What people look at: the admin API. Never on the data path."""

@@ -1,0 +1,1 @@
+"""The control loop of a fleet: observe through ports, ask the policy, carry out its decision, tell the gateways."""

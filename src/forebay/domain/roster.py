@@ -73,6 +73,12 @@ class Ack(msgspec.Struct, frozen=True, tag="ack"):
     version: int
 
 
+class Bye(msgspec.Struct, frozen=True, tag="bye"):
+    """``gateway`` has drained and leaves for good: its silence from now on is not an outage."""
+
+    gateway: str
+
+
 class LaneLoad(msgspec.Struct, frozen=True):
     """One lane of one pool: what waits."""
 
@@ -130,4 +136,4 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     pools: tuple[PoolLoad, ...]
 
 
-FromGateway = Hello | Ack | Snapshot
+FromGateway = Hello | Ack | Snapshot | Bye

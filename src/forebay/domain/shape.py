@@ -9,6 +9,10 @@ class Shape(msgspec.Struct, frozen=True):
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    output_tokens_max: int = 0
+    """Output that it can't exceed (``max_tokens`` and the context limit); 0: not known."""
+    sequences: int = 1
+    """Answers asked for (``n``): each decodes on its own; ``output_tokens`` and its maximum are over all of them."""
 
     @property
     def uncached_tokens(self) -> int:

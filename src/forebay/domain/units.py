@@ -8,7 +8,7 @@ bug report waiting to be written.
 import math
 import re
 
-_DURATION_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION_S = {"ns": 1e-9, "us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_BYTES = {
     "B": 1,
     "kB": 10**3,
@@ -22,7 +22,7 @@ _SIZE_BYTES = {
     "TiB": 2**40,
 }
 _PER_S = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "hour": 3600.0, "d": 86400.0}
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d|w)")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|min|s|m|h|d|w)")
 _NUMBER_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*([a-z]+)")
 _RAMP = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*([a-z]+)\s*/\s*([a-z]+)")

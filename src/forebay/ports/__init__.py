@@ -4,15 +4,17 @@ from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.events import EventSink
 from forebay.ports.fleet import Fleet
 from forebay.ports.signals import EngineSignals, SignalSource
-from forebay.ports.store import Store
-from forebay.ports.upstream import End, Exchange, ResponseHead, ResponseSink, Upstream
+from forebay.ports.store import DecisionRecord, Store
+from forebay.ports.upstream import End, Exchange, FetchFailed, ResponseHead, ResponseSink, Upstream, fetch, get_request
 
 __all__ = [
     "Clock",
+    "DecisionRecord",
     "End",
     "EngineSignals",
     "EventSink",
     "Exchange",
+    "FetchFailed",
     "Fleet",
     "Ids",
     "ResponseHead",
@@ -21,4 +23,6 @@ __all__ = [
     "Store",
     "TimerHandle",
     "Upstream",
+    "fetch",
+    "get_request",
 ]

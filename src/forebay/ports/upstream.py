@@ -4,6 +4,7 @@ The sink gets bytes twice over at no cost: ``wire`` as they were read (framing i
 are) and ``body``, the decoded part of them, to be looked at on the side.
 """
 
+import asyncio
 from enum import StrEnum
 from typing import Protocol
 
@@ -16,7 +17,9 @@ class End(StrEnum):
     COMPLETE = "complete"
     CONNECT_FAILED = "connect_failed"
     STALE = "stale"
-    """A kept-alive connection was closed by the engine before any byte of the response: safe to send again."""
+    """A kept-alive connection was closed by the engine before any byte of the response: safe to send again.
+
+    No other idle connection to that engine is left, so that sending again opens a fresh one."""
     CUT = "cut"
     """The connection ended inside the response."""
     BAD_RESPONSE = "bad_response"
@@ -35,7 +38,11 @@ class ResponseHead(msgspec.Struct, frozen=True):
 
 
 class ResponseSink(Protocol):
-    """Called in this order: head, data*, end; end is called exactly once, and last."""
+    """Called in this order: head, data*, end; end is called exactly once, and last.
+
+    ``end(COMPLETE)`` always follows a ``data`` call with ``last``, which is empty where the response has no body or
+    ended with its connection.
+    """
 
     def head(self, head: ResponseHead) -> None:
         """The response's head is complete (1xx are swallowed)."""
@@ -87,3 +94,67 @@ class Upstream(Protocol):
     async def close(self) -> None:
         """Abort what runs and close every connection."""
         ...
+
+
+class FetchFailed(Exception):
+    """A small request to an engine got no whole answer; ``end`` says how (low cardinality)."""
+
+    def __init__(self, end: End, detail: str) -> None:
+        super().__init__(f"{end}: {detail}" if detail else str(end))
+        self.end = end
+
+
+class _Collect:
+    """Keeps a small response whole."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self.exchange: Exchange | None = None
+        self._limit_bytes = limit_bytes
+        self._status = 0
+        self._body = bytearray()
+
+    def head(self, head: ResponseHead) -> None:
+        self._status = head.status
+
+    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+        del wire, whole, last
+        self._body += body
+        if len(self._body) > self._limit_bytes:
+            self._fail(End.BAD_RESPONSE, f"the answer is longer than {self._limit_bytes} bytes")
+            if self.exchange is not None:
+                self.exchange.abort()
+
+    def end(self, end: End, detail: str) -> None:
+        if end is not End.COMPLETE:
+            self._fail(end, detail)
+        elif not self.done.done():
+            self.done.set_result((self._status, bytes(self._body)))
+
+    def _fail(self, end: End, detail: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(FetchFailed(end, detail))
+
+
+async def fetch(upstream: Upstream, url: str, request: bytes, limit_bytes: int, timeout_s: float) -> tuple[int, bytes]:
+    """Status and body of one small exchange (a scrape, a health check); cancelling it aborts the exchange.
+
+    ``timeout_s`` is real seconds. A stale connection is tried again once. Raises FetchFailed.
+    """
+    for attempt in (0, 1):
+        sink = _Collect(limit_bytes)
+        sink.exchange = upstream.send(url, request, sink, timeout_s)
+        try:
+            return await sink.done
+        except FetchFailed as failed:
+            if failed.end is not End.STALE or attempt:
+                raise
+        except asyncio.CancelledError:
+            sink.exchange.abort()
+            raise
+    raise AssertionError("unreachable")
+
+
+def get_request(url: str, path: str) -> bytes:
+    """The bytes of a plain ``GET path`` to ``url`` (``http://host:port``)."""
+    return f"GET {path} HTTP/1.1\r\nhost: {url.partition('//')[2]}\r\naccept: */*\r\n\r\n".encode()

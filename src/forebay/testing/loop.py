@@ -125,10 +125,11 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], seed: int | None = None, *, 
             waiting = sorted(task.get_name() + " " + str(task.get_coro()) for task in asyncio.all_tasks(loop))
             raise Deadlock("all wait, nothing is due: " + "; ".join(waiting[:10])) from None
         finally:
+            errors = list(loop.errors)  # what cancelling the leftovers brings up is not the world's fault
             _close(loop)
-        if loop.errors:
-            first = loop.errors[0]
-            raise CallbackErrors(f"{len(loop.errors)}, the first: {first.get('message')}") from first.get("exception")
+        if errors:
+            first = errors[0]
+            raise CallbackErrors(f"{len(errors)}, the first: {first.get('message')}") from first.get("exception")
         return result
     finally:
         asyncio.set_event_loop(None)

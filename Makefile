@@ -1,0 +1,54 @@
+# `make demo` and `make test` do all their own set-up; every target works on a fresh clone with Python 3.11 or newer.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+SEEDS ?= 200
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format lint types layers world test-vllm bench clean
+
+help: ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.ready ## the virtual environment with pinned dependencies
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Forebay needs Python 3.11 or newer; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: setup ## the worked example, live: a fleet that scales before the queue grows
+	$(BIN)/forebay demo
+
+test: setup ## every test but those that need a real vLLM
+	$(BIN)/python -m pytest -q -n $(JOBS)
+
+check: setup format lint types layers world ## what a change must pass besides the tests
+
+format:
+	$(BIN)/ruff format --check -q .
+
+lint:
+	$(BIN)/ruff check -q .
+
+types:
+	$(BIN)/mypy
+
+layers:
+	$(BIN)/lint-imports
+
+world: setup ## simulated worlds with seeded faults
+	$(BIN)/forebay world --seeds $(SEEDS)
+
+test-vllm: setup ## the first path over two real vLLM replicas on the CPU (installs vLLM into .venv-vllm: 3.4 GB)
+	tools/vllm/install.sh .venv-vllm
+	$(BIN)/python -m pytest -q -m vllm -o timeout=1800 tests/e2e
+
+bench: setup ## the measured numbers, as ratios
+	$(BIN)/python bench/gateway_vs_nginx.py
+	$(BIN)/python bench/tick.py
+
+clean: ## remove what make made
+	rm -rf $(VENV) .venv-vllm demo-out bench-out .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,119 @@
+"""Children that are restarted when they crash, and a lifeline that ends everything when the parent is gone.
+
+The parent keeps the only write end of the lifeline, a pipe; every process below holds a read end. However the parent
+ends, by SIGKILL too, the kernel closes the pipe, and whoever reads its end of file stops what it owns.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+LIFELINE = "FOREBAY_LIFELINE_FD"
+BACKOFF_S_MIN = 0.25
+BACKOFF_S_MAX = 10.0
+HEALTHY_AFTER_S = 30.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Lifeline:
+    """The pipe. Only this process holds the write end."""
+
+    def __init__(self) -> None:
+        self.read_fd, self._write_fd = os.pipe()
+        os.set_inheritable(self.read_fd, True)
+
+    def close(self) -> None:
+        """End everything that hangs on it."""
+        os.close(self._write_fd)
+
+
+def become_subreaper() -> None:
+    """Orphans below become our children, to be reaped. Without the call (not Linux) they go to init, which reaps too."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+
+
+class Child:
+    """One restartable process; its output goes to a log file of its own."""
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path, lifeline: Lifeline, fds: Sequence[int] = ()) -> None:
+        self.name = name
+        self.pid: int | None = None
+        self.log = log
+        self.exit_code: int | None = None
+        self.restarts = 0
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._fds = (lifeline.read_fd, *fds)
+        self._environment = {**os.environ, LIFELINE: str(lifeline.read_fd)}
+        self._backoff_s = BACKOFF_S_MIN
+        self._started_s = 0.0
+        self._restart_at_s: float | None = None
+
+    def start(self, now_s: float) -> None:
+        """Start it (again)."""
+        with self.log.open("ab") as log:
+            # In a session of its own: an interrupt at the terminal is the supervisor's to pass on, in order.
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=self._fds,
+                env=self._environment,
+                start_new_session=True,
+            )
+        self.pid = process.pid
+        process.returncode = 0  # reaped by the supervisor's own waitpid
+        self._started_s = now_s
+        self._restart_at_s = None
+
+    def ended(self, exit_code: int, now_s: float) -> None:
+        """It ended; a restart is due after a growing delay."""
+        self.pid = None
+        self.exit_code = exit_code
+        if now_s - self._started_s > HEALTHY_AFTER_S:
+            self._backoff_s = BACKOFF_S_MIN
+        self._restart_at_s = now_s + self._backoff_s
+        self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
+
+    def restart_if_due(self, now_s: float) -> bool:
+        """Start it if its delay is over; True if it was started."""
+        if self.pid is None and self._restart_at_s is not None and now_s >= self._restart_at_s:
+            self.restarts += 1
+            self.start(now_s)
+            return True
+        return False
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send ``number``, if it runs."""
+        if self.pid is not None:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines of its log."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return ""
+
+
+def reap() -> list[tuple[int, int]]:
+    """(pid, exit code) of every process that has ended; a signal is 128 + its number."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)))

@@ -1,0 +1,72 @@
+"""Reads a ``forebay.yaml`` and the ``teams/*.yaml`` beside it from disk; `spec` judges the text.
+
+File trouble (missing, a folder, unreadable, not UTF-8, too large) is reported like any other problem of a configuration,
+so that whoever starts Forebay gets one kind of error.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from forebay.domain.profile import Profile
+from forebay.spec.decode import BadSpec, decode
+from forebay.spec.problems import Place, Problems
+from forebay.spec.tree import TEXT_BYTES_MAX, decode_utf8
+from forebay.spec.types import Spec
+
+TEAM_FILES_MAX = 1000
+TEAMS_FOLDER = "teams"
+_SUFFIXES = frozenset({".yaml", ".yml"})
+
+
+def load(path: Path, profiles: Mapping[str, Profile] | None = None) -> Spec:
+    """The `Spec` at ``path``; ``profiles`` default to the shipped ones. Raises BadSpec with every problem of every file."""
+    if profiles is None:
+        from forebay.engine.catalogue import PROFILES
+
+        profiles = PROFILES
+    bad: list[BadSpec] = []
+    text = _text(path, bad)
+    teams = {str(file): _text(file, bad) for file in _team_files(path, bad)}
+    if text is not None:
+        try:
+            spec = decode(text, str(path), profiles, {name: own for name, own in teams.items() if own is not None})
+        except BadSpec as error:
+            bad.append(error)
+        else:
+            if not bad:
+                return spec
+    raise BadSpec([problem for each in bad for problem in each.problems], sum(each.count - len(each.problems) for each in bad))
+
+
+def _team_files(path: Path, bad: list[BadSpec]) -> list[Path]:
+    folder = path.parent / TEAMS_FOLDER
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix in _SUFFIXES) if folder.is_dir() else []
+    except OSError as error:
+        bad.append(_trouble(folder, error.strerror or "an error", "a folder that can be read"))
+        return []
+    if len(files) > TEAM_FILES_MAX:
+        bad.append(_trouble(folder, f"{len(files)} files", f"at most {TEAM_FILES_MAX}"))
+    return files[:TEAM_FILES_MAX]
+
+
+def _text(path: Path, bad: list[BadSpec]) -> str | None:
+    try:
+        with path.open("rb") as file:
+            # One byte more than allowed is enough for the decoder to refuse it.
+            data = file.read(TEXT_BYTES_MAX + 1)
+        if len(data) > TEXT_BYTES_MAX:
+            bad.append(_trouble(path, f"more than {TEXT_BYTES_MAX} bytes", f"at most {TEXT_BYTES_MAX} bytes"))
+            return None
+        return decode_utf8(data, str(path))
+    except OSError as error:
+        bad.append(_trouble(path, (error.strerror or "an error").lower(), "a YAML file that can be read", "examples are in examples/"))
+    except BadSpec as error:
+        bad.append(error)
+    return None
+
+
+def _trouble(path: Path, found: str, allowed: str, hint: str = "") -> BadSpec:
+    problems = Problems()
+    problems.add(Place(str(path), 1), found, allowed, hint)
+    return BadSpec(problems.kept)

@@ -1,0 +1,98 @@
+"""The gateway's process: under `forebay up` with rosters from the controller, or alone over attached engines."""
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+
+import msgspec
+
+from forebay.app import config, process, wiring
+from forebay.app.files import write_value
+from forebay.domain.errors import BadInput
+from forebay.spec.types import Listen, Spec
+
+NAME = "gateway-0"
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What a gateway alone says of itself."""
+
+    gateway: str
+    pid: int
+
+
+async def _under_supervisor(arguments: argparse.Namespace) -> int:
+    spec = config.load(arguments.config)
+    stop = process.stop_event()
+    process.end_with_the_lifeline()
+    host, _, port = arguments.channel.rpartition(":")
+    system = wiring.gateway(spec, arguments.speed, NAME)
+    link = wiring.gateway_link(system, host, int(port))
+    await system.gateway.start_on(process.inherited(arguments.gateway_fd))
+    marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
+    await link.start()
+    await stop.wait()
+    marking.cancel()
+    await system.gateway.drain()
+    await link.close()
+    await system.upstream.close()
+    return 0
+
+
+async def _mark_ready(marker: Path, gateway: wiring.Gateway, spec: Spec) -> None:
+    """Leave the marker once each pool that keeps replicas has one, so that the first request needs no cold start."""
+    needed = {pool.name for pool in spec.pools if pool.scaling.min_replicas > 0}
+    while not needed <= gateway.pools_served():
+        await asyncio.sleep(0.02)
+    write_value(marker, Ready("", os.getpid()))
+
+
+def main() -> int:
+    """The process under the supervisor; the exit code."""
+    arguments = process.parser("gateway", ("gateway",))
+    arguments.add_argument("--channel", required=True)
+    parsed = arguments.parse_args()
+    return process.run(lambda: _under_supervisor(parsed))
+
+
+async def _standalone(spec: Spec, listening: socket.socket, ready_file: Path | None) -> int:
+    stop = process.stop_event()
+    system = wiring.gateway(spec, spec.speed, NAME)
+    await wiring.attach(system, spec)
+    await system.gateway.start_on(listening)
+    host, port = listening.getsockname()[:2]
+    url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+    if ready_file is not None:
+        write_value(ready_file, Ready(url, os.getpid()))
+    print(f"forebay: gateway {url}", file=sys.stderr, flush=True)
+    await stop.wait()
+    await system.gateway.drain()
+    await system.upstream.close()
+    return 0
+
+
+def standalone(path: Path, *, host: str | None = None, port: int | None = None, ready_file: Path | None = None) -> int:
+    """A gateway alone over pools that attach; the exit code. Raises BadInput where a pool starts its engines."""
+    spec = config.load(path)
+    starting = [pool.name for pool in spec.pools if pool.engine.kind != "attach"]
+    if starting:
+        raise BadInput(
+            f"{path}: pools {', '.join(starting)} start their engines, which `forebay gateway` does not do; "
+            "give them `attach: [http://host:port]`, or use `forebay up`"
+        )
+    listen = Listen(host or spec.gateway.host, spec.gateway.port if port is None else port)
+    try:
+        listening = socket.create_server((listen.host, listen.port), backlog=1024)
+    except OSError as error:
+        raise BadInput(
+            f"can't listen on {listen.host}:{listen.port} ({error.strerror}); name another with --port, or 0 for a free one"
+        ) from None
+    listening.setblocking(False)
+    return process.run(lambda: _standalone(spec, listening, ready_file))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

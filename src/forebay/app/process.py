@@ -1,0 +1,76 @@
+"""What every process of Forebay does at its start and end: arguments, uvloop, signals, the lifeline."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from forebay.app.children import LIFELINE
+from forebay.domain.errors import ForebayError
+
+
+def parser(name: str, sockets: tuple[str, ...]) -> argparse.ArgumentParser:
+    """Arguments that the supervisor passes: configuration, speed, state folder and listening sockets."""
+    arguments = argparse.ArgumentParser(f"forebay {name}")
+    arguments.add_argument("--config", type=Path, required=True)
+    arguments.add_argument("--speed", type=float, default=1.0)
+    arguments.add_argument("--state", type=Path, required=True)
+    for one in sockets:
+        arguments.add_argument(f"--{one}-fd", type=int, required=True)
+    return arguments
+
+
+def inherited(file_descriptor: int) -> socket.socket:
+    """The listening socket handed down."""
+    listening = socket.socket(fileno=file_descriptor)
+    listening.setblocking(False)
+    return listening
+
+
+def lifeline_fd() -> int | None:
+    """The lifeline's read end, or None where nobody holds one (started by hand)."""
+    text = os.environ.get(LIFELINE, "")
+    return int(text) if text.isdigit() else None
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, event.set)
+    return event
+
+
+def end_with_the_lifeline() -> None:
+    """End this process at once when the supervisor is gone: its engines end by the same pipe."""
+    descriptor = lifeline_fd()
+    if descriptor is None:
+        return
+
+    def readable() -> None:
+        if os.read(descriptor, 1) == b"":
+            os._exit(1)
+
+    with contextlib.suppress(OSError):
+        asyncio.get_running_loop().add_reader(descriptor, readable)
+
+
+def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run ``main`` on uvloop; errors of ours are one line on stderr and their exit code."""
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main())
+    except ForebayError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,137 @@
+"""Where parts meet: the controller's system and the gateway's, built from a Spec. Nothing else constructs adapters.
+
+`app.world` builds the same services over a simulated world; what differs between the two is only what is passed in.
+"""
+
+import random
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from forebay.adapters.clock import LoopClock, RandomIds
+from forebay.adapters.local import AttachedFleet, CompositeFleet, LocalFleet
+from forebay.adapters.log import LogSink
+from forebay.adapters.scrape import ScrapeSource
+from forebay.adapters.sqlite import SqliteStore
+from forebay.adapters.upstream import HttpUpstream
+from forebay.adapters.webhook import Webhook
+from forebay.admission.capacity import replica_capacity
+from forebay.console.admin import AdminServer
+from forebay.controller.channel import Channel
+from forebay.controller.reports import Reports
+from forebay.controller.service import Controller, PoolPolicy
+from forebay.domain.events import Event
+from forebay.domain.roster import Capacity
+from forebay.domain.signal import Known
+from forebay.gateway.link import Link
+from forebay.gateway.service import Gateway
+from forebay.ports import Clock, EngineSignals, EventSink, Fleet, Ids, SignalSource, Store
+from forebay.scaling.capacity import pool_capacity
+from forebay.scaling.policy import QueueFirst
+from forebay.spec.types import Pool, Spec
+
+STORE_FILE = "forebay.db"
+
+
+class Sinks:
+    """Hands each event to every listener."""
+
+    def __init__(self, *sinks: EventSink) -> None:
+        self._sinks = sinks
+
+    def emit(self, event: Event) -> None:
+        """Pass ``event`` on."""
+        for sink in self._sinks:
+            sink.emit(event)
+
+
+def policies(spec: Spec) -> dict[str, PoolPolicy]:
+    """The queue-first policy of each pool, over the capacity of one replica."""
+    made: dict[str, PoolPolicy] = {}
+    for pool in spec.pools:
+        capacity = pool_capacity(pool)
+        made[pool.name] = PoolPolicy(QueueFirst(pool.name, pool.scaling, capacity, spec.calendar, pool.slo), capacity)
+    return made
+
+
+def capacities(spec: Spec) -> Mapping[str, int]:
+    """Context limit in tokens of each model."""
+    return {model.name: model.context_tokens for model in spec.models}
+
+
+def capacity_of(spec: Spec, pool: Pool, signals: EngineSignals) -> Capacity:
+    """The budgets of one replica, from the profile or from what the engine told."""
+    kv_tokens = int(signals.kv_tokens.value) if isinstance(signals.kv_tokens, Known) else None
+    sequences = int(signals.sequences_max.value) if isinstance(signals.sequences_max, Known) else None
+    return replica_capacity(pool, capacities(spec).get(pool.model, 8192), kv_tokens, sequences)
+
+
+def build_controller(spec: Spec, clock: Clock, ids: Ids, fleet: Fleet, signals: SignalSource, store: Store, sink: EventSink) -> Controller:
+    """The control loop over whatever world it is given."""
+    return Controller(
+        spec, clock, ids, fleet, signals, store, sink, policies(spec), lambda pool, seen: capacity_of(spec, pool, seen)
+    )
+
+
+class ControllerSystem(msgspec.Struct):
+    """The controller's process, joined."""
+
+    controller: Controller
+    channel: Channel
+    admin: AdminServer
+    fleet: CompositeFleet
+    store: SqliteStore
+    upstream: HttpUpstream
+    webhook: Webhook | None
+
+    async def close(self) -> None:
+        """Let go of everything; engines that run are not stopped by this."""
+        await self.admin.stop()
+        await self.channel.close()
+        await self.fleet.close()
+        await self.upstream.close()
+        if self.webhook is not None:
+            await self.webhook.close()
+        self.store.close()
+
+
+async def controller(spec: Spec, state: Path, speed: float, lifeline_fd: int | None) -> ControllerSystem:
+    """Build the controller's process and adopt what an earlier one left running."""
+    clock = LoopClock(speed)
+    store = SqliteStore(state / STORE_FILE)
+    webhook = Webhook(spec.webhook) if spec.webhook else None
+    sink = Sinks(LogSink(), *([webhook] if webhook is not None else []))
+    upstream = HttpUpstream()
+    chance = random.Random(secrets.randbits(64))
+    started = LocalFleet(
+        spec, clock, upstream, store, sink, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance
+    )
+    fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, sink)])
+    await fleet.adopt()
+    control = build_controller(spec, clock, RandomIds(), fleet, ScrapeSource(upstream, clock), store, sink)
+    channel = Channel(control.hear, control.lost)
+    return ControllerSystem(control, channel, AdminServer(Reports(control, store, clock)), fleet, store, upstream, webhook)
+
+
+class GatewaySystem(msgspec.Struct):
+    """The gateway's process, joined."""
+
+    gateway: Gateway
+    upstream: HttpUpstream
+    clock: LoopClock
+    sink: LogSink
+    chance: random.Random
+
+
+def gateway(spec: Spec, speed: float, name: str) -> GatewaySystem:
+    """Build the gateway's process."""
+    clock, upstream, sink = LoopClock(speed), HttpUpstream(), LogSink()
+    chance = random.Random(secrets.randbits(64))
+    return GatewaySystem(Gateway(spec, clock, RandomIds(), upstream, chance, sink, name), upstream, clock, sink, chance)
+
+
+def gateway_link(system: GatewaySystem, host: str, port: int) -> Link:
+    """The gateway's connection to its controller."""
+    return Link(system.gateway, system.clock, system.chance, system.sink, host, port)

@@ -1,0 +1,115 @@
+"""``forebay check FILE``: is this configuration right? A summary if it is, every problem at once if not."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.app.config import load
+from forebay.cli.output import write_json
+from forebay.domain.units import format_duration
+from forebay.spec.decode import BadSpec
+from forebay.spec.formats import write_listen
+from forebay.spec.types import Pool, Spec
+
+COMMAND_CHARS_MAX = 60
+
+
+def command(
+    file: Annotated[Path, typer.Argument(help="The configuration; teams/*.yaml beside it are read too.")] = Path("forebay.yaml"),
+    json_path: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")] = None,
+) -> None:
+    """Check a configuration without starting anything."""
+    try:
+        spec = load(file)
+    except BadSpec as bad:
+        typer.echo(str(bad), err=True)
+        if json_path is not None:
+            write_json({"file": str(file), "ok": False, "problems": bad.problems}, json_path)
+        raise typer.Exit(bad.exit_code) from None
+    if json_path is not None:
+        write_json(summary(spec, file), json_path)
+    if json_path != "-":
+        _print(spec, file)
+
+
+def summary(spec: Spec, file: Path) -> dict[str, Any]:
+    """What a checked configuration says, without its keys."""
+    return {
+        "file": str(file),
+        "ok": True,
+        "problems": [],
+        "pools": {
+            pool.name: {
+                "model": pool.model,
+                "profile": pool.profile.name if pool.profile else None,
+                "engine": pool.engine.kind,
+                "min_replicas": pool.scaling.min_replicas,
+                "max_replicas": pool.scaling.max_replicas,
+                "slo": msgspec.to_builtins(pool.slo),
+            }
+            for pool in spec.pools
+        },
+        "models": {model.name: msgspec.to_builtins(model) for model in spec.models},
+        "tiers": {tier.name: msgspec.to_builtins(tier) for tier in spec.tiers},
+        "teams": {team.name: {"weight": team.weight, "tiers": list(team.tiers), "keys": len(team.keys)} for team in spec.teams},
+        "calendar": [entry.name for entry in spec.calendar],
+        "gateway": write_listen(spec.gateway),
+        "admin": write_listen(spec.admin),
+    }
+
+
+def _print(spec: Spec, file: Path) -> None:
+    console = Console()
+    pools = _table("pool", "model", "replicas", "promise", "engine")
+    for pool in spec.pools:
+        pools.add_row(pool.name, pool.model, _replicas(pool), _promise(pool), _engine(pool))
+    tiers = _table("tier", "rank", "first token", "longest wait", "")
+    for tier in spec.tiers:
+        note = "preemptible" if tier.preemptible else ""
+        tiers.add_row(tier.name, str(tier.rank), format_duration(tier.ttft_s), format_duration(tier.longest_wait_s), note)
+    console.print(pools)
+    console.print(tiers)
+    if spec.teams:
+        teams = _table("team", "weight", "tiers", "keys")
+        for team in spec.teams:
+            teams.add_row(team.name, f"{team.weight:g}", ", ".join(team.tiers) or "all", str(len(team.keys)))
+        console.print(teams)
+    else:
+        console.print("No teams: no key is asked for.", highlight=False)
+    typer.echo(
+        f"{file} is right. Gateway {write_listen(spec.gateway)}, admin {write_listen(spec.admin)}; start it with: forebay up -c {file}"
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _replicas(pool: Pool) -> str:
+    scaling = pool.scaling
+    if scaling.min_replicas == scaling.max_replicas:
+        return str(scaling.min_replicas)
+    return f"{scaling.min_replicas} to {scaling.max_replicas}"
+
+
+def _promise(pool: Pool) -> str:
+    slo = pool.slo
+    return f"{slo.attainment * 100:g}%: first token {format_duration(slo.ttft_s)}, then {format_duration(slo.itl_s)}"
+
+
+def _engine(pool: Pool) -> str:
+    engine = pool.engine
+    if engine.kind == "attach":
+        return "attached: " + ", ".join(engine.attach)
+    profile = pool.profile.name if pool.profile else ""
+    if engine.kind == "emulated":
+        return f"emulated {profile}"
+    line = " ".join(engine.command)
+    return f"{line[:COMMAND_CHARS_MAX]}{'…' if len(line) > COMMAND_CHARS_MAX else ''} ({profile})"

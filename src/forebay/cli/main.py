@@ -1,0 +1,45 @@
+"""The command ``forebay``: one verb per file, errors as one sentence on stderr, exit codes that scripts can trust."""
+
+import sys
+
+import typer
+
+from forebay.cli import check, demo, emulate, explain, gateway, profile, replay, schema, status, up, world
+from forebay.domain.errors import ForebayError
+
+app = typer.Typer(
+    name="forebay",
+    help="Forebay: the queue-first control plane for LLM inference on your own GPUs.\n\n"
+    "Start with `forebay demo`, then `forebay up -c examples/quickstart.yaml`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+)
+app.command("up")(up.command)
+app.command("gateway")(gateway.command)
+app.command("status")(status.command)
+app.command("explain")(explain.command)
+app.command("check")(check.command)
+app.command("schema")(schema.command)
+app.add_typer(profile.app, name="profile")
+app.command("emulate")(emulate.command)
+app.command("replay")(replay.command)
+app.command("demo")(demo.command)
+app.command("world")(world.command)
+
+
+def main() -> None:
+    """Run the verb that was asked for; never shows a traceback for a mistake of the user's."""
+    try:
+        app()
+    except ForebayError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

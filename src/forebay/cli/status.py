@@ -1,0 +1,102 @@
+"""`forebay status`: a table of the fleet, live in a terminal."""
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from forebay.cli import admin_client, output
+from forebay.controller.status import PoolStatus, Status
+from forebay.domain.units import format_duration
+
+STATE_ORDER = ("ready", "requested", "provisioning", "loading", "draining", "failed")
+
+
+def command(
+    admin: Annotated[
+        str | None, typer.Option(help="Admin address, such as http://127.0.0.1:8081. Default: found in the state folder.")
+    ] = None,
+    state: Annotated[str, typer.Option(help="State folder of `forebay up`.")] = ".forebay",
+    watch: Annotated[
+        bool | None, typer.Option("--watch/--once", help="Refresh until interrupted. Default: when stdout is a terminal.")
+    ] = None,
+    every: Annotated[float, typer.Option(help="Seconds between refreshes.", min=0.2)] = 1.0,
+    json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write JSON to PATH (- for stdout) and exit.")] = None,
+) -> None:
+    """Show pools, replicas by state, what waits, and which term binds.
+
+    A reading that is not known is shown as a dash with its reason: Forebay never turns "unknown" into a number.
+    """
+    url = admin_client.admin_url(admin, state)
+    found = admin_client.ask(url, "/v1/status", {}, Status)
+    if json is not None:
+        output.write_json(found, json)
+        return
+    console = Console()
+    if not (sys.stdout.isatty() if watch is None else watch):
+        console.print(render(found))
+        return
+    with Live(render(found), console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(every)
+                live.update(render(admin_client.ask(url, "/v1/status", {}, Status)), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def render(found: Status) -> RenderableType:
+    """The tables of ``found``."""
+    table = Table(title=f"Forebay at {found.at}", title_justify="left")
+    for column in ("pool", "wanted", "replicas", "waiting", "req/min", "in time", "because", "$"):
+        table.add_column(column, justify="right" if column in {"wanted", "waiting", "req/min", "in time", "$"} else "left")
+    for pool in found.pools:
+        table.add_row(*_row(pool))
+    parts: list[RenderableType] = [table, _replicas(found)]
+    for pool in found.pools:
+        parts += [Text(f"! {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
+    silent = [name for name, state in found.gateways.items() if state != "ok"]
+    if silent:
+        parts.append(Text(f"! silent gateways: {', '.join(silent)}", style="bold red"))
+    return Group(*parts)
+
+
+def _row(pool: PoolStatus) -> list[str]:
+    states = ", ".join(f"{pool.replicas[state]} {state}" for state in STATE_ORDER if pool.replicas.get(state))
+    return [
+        f"{pool.pool}\n[dim]{pool.model}[/dim]",
+        str(pool.desired),
+        states or "none",
+        _number(pool, "lanes_waiting", pool.waiting, "{:.0f}"),
+        _number(pool, "arrival_per_s", pool.arrival_per_min, "{:.0f}"),
+        _number(pool, "ttft_attainment", None if pool.ttft_attainment is None else 100 * pool.ttft_attainment, "{:.1f}%"),
+        f"[bold]{pool.binding}[/bold] {pool.because}",
+        f"{pool.cost_usd:.2f}",
+    ]
+
+
+def _number(pool: PoolStatus, signal: str, value: float | None, form: str) -> str:
+    return f"– [dim]{pool.unknown.get(signal, 'unknown')}[/dim]" if value is None else form.format(value)
+
+
+def _replicas(found: Status) -> Table:
+    table = Table(box=None, padding=(0, 2))
+    for column in ("replica", "state", "for", "streams", "KV", "cold start", "address"):
+        table.add_column(column)
+    for pool in found.pools:
+        for row in pool.detail:
+            table.add_row(
+                row.id,
+                row.state + (f" [red]{row.problem}[/red]" if row.problem else ""),
+                format_duration(row.for_s),
+                "–" if row.streams is None else str(row.streams),
+                "–" if row.kv_usage is None else f"{100 * row.kv_usage:.0f}%",
+                "–" if row.cold_start_s is None else format_duration(row.cold_start_s),
+                row.url,
+            )
+    return table

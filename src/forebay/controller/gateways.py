@@ -1,0 +1,192 @@
+"""What the gateways said, and how old it is: the book from which lanes, streams and arrival rates are read.
+
+A gateway that has gone silent makes its part Unknown, never zero. One that said goodbye, or has been gone for so long
+that its streams can't live any more, leaves the book.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from forebay.domain.roster import PoolLoad, Snapshot, TierCounts
+from forebay.domain.signal import Known, Signal, Unknown
+
+RATE_WINDOW_S = 30.0
+RATE_SPAN_S_MIN = 5.0
+ATTAINMENT_WINDOW_S = 300.0
+ATTAINMENT_SAMPLES_MIN = 20
+SAMPLES_MAX = 1024
+GATEWAYS_MAX = 256
+FORGET_S = 900.0
+COUNTERS = ("arrived", "arrived_prompt_tokens", "arrived_output_tokens", "ttft_met", "ttft_missed")
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Counters of one pool at one gateway, preemptible tiers left out, at the receiver's time."""
+
+    at_s: float
+    counts: tuple[int, ...]
+
+
+class GatewayRecord:
+    """One gateway: its last words and the recent past of its counters."""
+
+    def __init__(self, name: str, now_s: float) -> None:
+        self.name = name
+        self.connected = True
+        self.heard_s = now_s
+        self.acknowledged = (0, 0)
+        self.snapshot: Snapshot | None = None
+        self.samples: dict[str, deque[Sample]] = {}
+
+    def take(self, snapshot: Snapshot, now_s: float) -> None:
+        """Keep ``snapshot`` as received at ``now_s``."""
+        self.snapshot = snapshot
+        self.heard_s = now_s
+        for load in snapshot.pools:
+            samples = self.samples.setdefault(load.pool, deque(maxlen=SAMPLES_MAX))
+            counts = _counts(load.counts)
+            if samples and any(new < old for new, old in zip(counts, samples[-1].counts, strict=True)):
+                samples.clear()  # the gateway restarted: its counters began again
+            if not samples or now_s - samples[-1].at_s >= ATTAINMENT_WINDOW_S / SAMPLES_MAX:
+                samples.append(Sample(now_s, counts))
+
+
+class GatewayBook:
+    """All gateways of record."""
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_s = lease_s
+        self.records: dict[str, GatewayRecord] = {}
+
+    def hello(self, gateway: str, now_s: float) -> bool:
+        """``gateway`` is there (again); False where the book is full."""
+        record = self.records.get(gateway)
+        if record is None:
+            if len(self.records) >= GATEWAYS_MAX:
+                return False
+            record = self.records[gateway] = GatewayRecord(gateway, now_s)
+        record.connected = True
+        record.heard_s = now_s
+        return True
+
+    def acknowledged(self, gateway: str, term: int, version: int, now_s: float) -> None:
+        """``gateway`` routes by that roster."""
+        record = self.records.get(gateway)
+        if record is not None:
+            record.acknowledged = max(record.acknowledged, (term, version))
+            record.heard_s = now_s
+
+    def snapshot(self, snapshot: Snapshot, now_s: float) -> None:
+        """Take a snapshot; it is also an acknowledgement of the roster it names."""
+        record = self.records.get(snapshot.gateway)
+        if record is not None:
+            record.take(snapshot, now_s)
+            record.acknowledged = max(record.acknowledged, (snapshot.term, snapshot.version))
+
+    def lost(self, gateway: str) -> None:
+        """Its connection is gone; it may come back."""
+        if gateway in self.records:
+            self.records[gateway].connected = False
+
+    def bye(self, gateway: str) -> None:
+        """It left for good."""
+        self.records.pop(gateway, None)
+
+    def expire(self, now_s: float) -> list[str]:
+        """Forget those gone for FORGET_S; returns their names."""
+        gone = [name for name, record in self.records.items() if not record.connected and now_s - record.heard_s > FORGET_S]
+        for name in gone:
+            del self.records[name]
+        return gone
+
+    def of_record(self, now_s: float) -> list[str]:
+        """Gateways whose lease holds: no stop before they have acknowledged."""
+        return [name for name, record in self.records.items() if now_s - record.heard_s <= self.lease_s]
+
+    def loads(self, pool: str, now_s: float) -> list[PoolLoad] | None:
+        """Each gateway's load of ``pool``, or None where any gateway is silent or none has ever spoken."""
+        if not self.records:
+            return None
+        found: list[PoolLoad] = []
+        for record in self.records.values():
+            if record.snapshot is None or now_s - record.heard_s > self.lease_s:
+                return None
+            found.extend(load for load in record.snapshot.pools if load.pool == pool)
+        return found
+
+    def lanes_waiting(self, pool: str, now_s: float) -> Signal:
+        """Requests waiting in lanes, net of preemptible tiers."""
+        loads = self.loads(pool, now_s)
+        if loads is None:
+            return Unknown("gateway_lost" if self.records else "no_gateway")
+        return Known(float(sum(lane.waiting for load in loads for lane in load.lanes if not lane.preemptible)), now_s)
+
+    def streams(self, pool: str, replica: str, now_s: float) -> int | None:
+        """Live streams on ``replica`` over all gateways; None where a gateway whose lease holds has not said."""
+        total = 0
+        for record in self.records.values():
+            if record.snapshot is None:
+                if now_s - record.heard_s <= self.lease_s:
+                    return None
+                continue
+            total += sum(
+                row.streams for load in record.snapshot.pools if load.pool == pool for row in load.replicas if row.replica == replica
+            )
+        return total
+
+    def live_tokens(self, pool: str, replica: str) -> tuple[float, float]:
+        """(all, preemptible) KV tokens in flight on ``replica`` by the last words of every gateway."""
+        rows = [
+            row
+            for record in self.records.values()
+            if record.snapshot is not None
+            for load in record.snapshot.pools
+            if load.pool == pool
+            for row in load.replicas
+            if row.replica == replica
+        ]
+        return float(sum(row.kv_tokens for row in rows)), float(sum(row.preemptible_kv_tokens for row in rows))
+
+    def rate(self, pool: str, counter: str, now_s: float, window_s: float = RATE_WINDOW_S) -> Signal:
+        """Increase per second of ``counter`` (one of COUNTERS) over the last ``window_s``, over all gateways."""
+        growth = self._growth(pool, now_s, window_s)
+        if growth is None:
+            return Unknown("gateway_lost" if self.records else "no_gateway")
+        increase, span_s = growth
+        if span_s < min(RATE_SPAN_S_MIN, window_s):
+            return Unknown("short")
+        return Known(increase[COUNTERS.index(counter)] / span_s, now_s)
+
+    def attainment(self, pool: str, now_s: float) -> Signal:
+        """Fraction of first contents of the last minutes that came in time; Unknown below a number that means something."""
+        growth = self._growth(pool, now_s, ATTAINMENT_WINDOW_S)
+        if growth is None:
+            return Unknown("gateway_lost" if self.records else "no_gateway")
+        met, missed = growth[0][COUNTERS.index("ttft_met")], growth[0][COUNTERS.index("ttft_missed")]
+        if met + missed < ATTAINMENT_SAMPLES_MIN:
+            return Unknown("few")
+        return Known(met / (met + missed), now_s)
+
+    def _growth(self, pool: str, now_s: float, window_s: float) -> tuple[list[int], float] | None:
+        """(increase of each counter, seconds it took): summed over gateways, the span of the longest; None if any is silent."""
+        if self.loads(pool, now_s) is None:
+            return None
+        total = [0] * len(COUNTERS)
+        span_s = 0.0
+        for record in self.records.values():
+            samples = record.samples.get(pool)
+            if not samples:
+                continue
+            first = next(sample for sample in samples if sample.at_s >= now_s - window_s or sample is samples[-1])
+            last = samples[-1]
+            span_s = max(span_s, last.at_s - first.at_s)
+            for index, (new, old) in enumerate(zip(last.counts, first.counts, strict=True)):
+                total[index] += new - old
+        return total, span_s
+
+
+def _counts(rows: Iterable[TierCounts]) -> tuple[int, ...]:
+    kept = [row for row in rows if not row.preemptible]
+    return tuple(sum(getattr(row, name) for row in kept) for name in COUNTERS)

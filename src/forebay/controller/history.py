@@ -1,0 +1,105 @@
+"""What the fleet's past teaches: measured cold starts and the steepest ramp of each day, kept through the Store."""
+
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from forebay.domain.replica import ReplicaView
+from forebay.domain.signal import Known, Signal, Unknown
+from forebay.ports import Store
+
+COLD_STARTS_MAX = 20
+COLD_START_QUANTILE = 0.9
+RAMP_WINDOW_S = 300.0
+RAMP_SAMPLES_MAX = 64
+RAMP_DAYS_MAX = 28
+
+
+class ColdStarts:
+    """The recent cold starts of each pool; a high quantile of them sizes the buffer."""
+
+    def __init__(self, store: Store, pools: Iterable[str]) -> None:
+        self._store = store
+        self._seen: set[tuple[str, float]] = set()
+        self._measured: dict[str, deque[float]] = {}
+        for pool in pools:
+            saved = store.get(f"cold_starts/{pool}")
+            past = msgspec.json.decode(saved, type=list[float]) if saved else []
+            self._measured[pool] = deque(past, maxlen=COLD_STARTS_MAX)
+
+    def take(self, views: Iterable[ReplicaView]) -> None:
+        """Note those replicas that have become ready since the last call."""
+        present: set[tuple[str, float]] = set()
+        for view in views:
+            cold_start_s = view.cold_start_s
+            if cold_start_s is None:
+                continue
+            key = (view.id, cold_start_s)
+            present.add(key)
+            if key not in self._seen and view.pool in self._measured:
+                self._measured[view.pool].append(cold_start_s)
+                self._store.put(f"cold_starts/{view.pool}", msgspec.json.encode(list(self._measured[view.pool])))
+        self._seen = present
+
+    def signal(self, pool: str, now_s: float) -> Signal:
+        """The COLD_START_QUANTILE of the measured ones, rounded to the second: noise must not turn 3 into 4."""
+        measured = sorted(self._measured.get(pool, ()))
+        if not measured:
+            return Unknown("never")
+        index = min(len(measured) - 1, int(COLD_START_QUANTILE * len(measured)))
+        return Known(float(round(measured[index])), now_s)
+
+
+class Today(msgspec.Struct, frozen=True):
+    """The steepest rise of a day that is not over."""
+
+    day: str
+    largest_per_s2: float
+
+
+class Ramps:
+    """The largest rise of the arrival rate within each day, over RAMP_WINDOW_S.
+
+    A day counts as past once it is over: the present ramp is the policy's to measure.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._rates: dict[str, deque[tuple[float, float]]] = {}
+        self._today: dict[str, Today] = {}
+
+    def take(self, pool: str, rate_per_s: Signal, now_s: float, wall_s: float) -> None:
+        """Note the present rate; a rise that is the day's largest is kept."""
+        if isinstance(rate_per_s, Unknown):
+            self._rates.pop(pool, None)
+            return
+        rates = self._rates.setdefault(pool, deque(maxlen=RAMP_SAMPLES_MAX))
+        if rates and now_s - rates[-1][0] < RAMP_WINDOW_S / RAMP_SAMPLES_MAX * 2:
+            return
+        rates.append((now_s, rate_per_s.value))
+        while rates and now_s - rates[0][0] > RAMP_WINDOW_S:
+            rates.popleft()
+        span_s = now_s - rates[0][0]
+        if span_s >= RAMP_WINDOW_S / 2:
+            day = datetime.fromtimestamp(wall_s, UTC).date().isoformat()
+            self._keep(pool, day, (rate_per_s.value - rates[0][1]) / span_s)
+
+    def _keep(self, pool: str, day: str, ramp_per_s2: float) -> None:
+        today = self._today.get(pool) or self._saved(pool)
+        if today is not None and today.day != day:
+            self._store.append_ramp(pool, today.day, today.largest_per_s2)
+            today = None
+        if today is None or ramp_per_s2 > today.largest_per_s2:
+            today = Today(day, max(0.0, ramp_per_s2))
+            self._store.put(f"ramp_today/{pool}", msgspec.json.encode(today))
+        self._today[pool] = today
+
+    def _saved(self, pool: str) -> Today | None:
+        saved = self._store.get(f"ramp_today/{pool}")
+        return msgspec.json.decode(saved, type=Today) if saved else None
+
+    def past(self, pool: str) -> tuple[float, ...]:
+        """The largest ramp of each past day, oldest first."""
+        return tuple(self._store.ramps(pool, RAMP_DAYS_MAX))

@@ -1,0 +1,86 @@
+"""From what ports returned to what a policy may look at: one Observation per pool, nothing guessed."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from forebay.controller.gateways import GatewayBook
+from forebay.domain.replica import PENDING_STATES, ReplicaState, ReplicaView
+from forebay.domain.scaling import Observation, ReplicaObservation
+from forebay.domain.signal import Known, Signal, Unknown, fresh
+from forebay.ports import EngineSignals
+
+OVERDUE_FACTOR = 1.5
+SIGNAL_AGE_S_MAX = 15.0
+
+
+class PoolFacts(msgspec.Struct, frozen=True):
+    """What the controller knows of one pool besides readings."""
+
+    pool: str
+    desired: int
+    memory: bytes
+    kv_tokens: int | None
+    cold_start_s: Signal
+    assumed_cold_start_s: float
+    past_ramps_per_s2: tuple[float, ...]
+
+
+def observation(
+    facts: PoolFacts,
+    views: Sequence[ReplicaView],
+    signals: Mapping[str, EngineSignals],
+    book: GatewayBook,
+    now_s: float,
+    wall_s: float,
+) -> Observation:
+    """One pool at one instant. ``views``: its replicas; ``signals`` by replica id."""
+    pool = facts.pool
+    cold_start_s = facts.cold_start_s.value if isinstance(facts.cold_start_s, Known) else facts.assumed_cold_start_s
+    return Observation(
+        pool=pool,
+        now_s=now_s,
+        wall_s=wall_s,
+        desired=facts.desired,
+        replicas=tuple(_replica(view, signals.get(view.id, EngineSignals()), facts, book, cold_start_s, now_s) for view in views),
+        lanes_waiting=book.lanes_waiting(pool, now_s),
+        arrival_per_s=book.rate(pool, "arrived", now_s),
+        arrival_prompt_tokens_per_s=book.rate(pool, "arrived_prompt_tokens", now_s),
+        arrival_output_tokens_per_s=book.rate(pool, "arrived_output_tokens", now_s),
+        ttft_attainment=book.attainment(pool, now_s),
+        cold_start_s=facts.cold_start_s,
+        past_ramps_per_s2=facts.past_ramps_per_s2,
+        memory=facts.memory,
+    )
+
+
+def _replica(
+    view: ReplicaView, signals: EngineSignals, facts: PoolFacts, book: GatewayBook, cold_start_s: float, now_s: float
+) -> ReplicaObservation:
+    live, preemptible = book.live_tokens(facts.pool, view.id)
+    pending = view.state in PENDING_STATES
+    expected_ready_s = view.requested_s + cold_start_s if pending else None
+    return ReplicaObservation(
+        id=view.id,
+        state=view.state,
+        since_s=view.since_s,
+        requested_s=view.requested_s,
+        waiting=fresh(signals.waiting, now_s, SIGNAL_AGE_S_MAX),
+        running=fresh(signals.running, now_s, SIGNAL_AGE_S_MAX),
+        kv_usage=_net_kv(fresh(signals.kv_usage, now_s, SIGNAL_AGE_S_MAX), preemptible, facts.kv_tokens),
+        live_tokens=live,
+        expected_ready_s=expected_ready_s,
+        overdue=pending and now_s - view.requested_s > OVERDUE_FACTOR * cold_start_s,
+    )
+
+
+def _net_kv(usage: Signal, preemptible_tokens: float, kv_tokens: int | None) -> Signal:
+    """KV usage without the part that backfilling work holds: that work is never a reason to scale."""
+    if isinstance(usage, Unknown) or not kv_tokens:
+        return usage
+    return Known(max(0.0, usage.value - preemptible_tokens / kv_tokens), usage.at_s)
+
+
+def ready_urls(views: Sequence[ReplicaView]) -> dict[str, str]:
+    """Base URLs by id of the replicas that have a page to read."""
+    return {view.id: view.url for view in views if view.state in {ReplicaState.READY, ReplicaState.DRAINING} and view.url}

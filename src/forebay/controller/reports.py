@@ -1,0 +1,159 @@
+"""Answers the admin API's questions from the controller's state and the Store: the read side, which changes nothing."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from forebay.controller.service import Controller
+from forebay.controller.status import Explanation, PoolStatus, ReplicaStatus, Status, explanation
+from forebay.controller.ward import Ward
+from forebay.domain.errors import BadInput
+from forebay.domain.events import Event
+from forebay.domain.replica import ReplicaState
+from forebay.domain.signal import Known, Signal, Unknown
+from forebay.ports import Clock, EngineSignals, Store
+from forebay.scaling import explain
+
+SECONDS_PER_MIN = 60.0
+
+
+def iso(wall_s: float) -> str:
+    """Unix time as ISO, UTC, to the second."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def from_iso(text: str) -> float:
+    """Unix time of an ISO time (without an offset: UTC); raises BadInput that says what is allowed."""
+    try:
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise BadInput(f"at: found {text!r}; allowed: an ISO time such as 2026-11-29T08:00:00Z") from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+class Reports:
+    """`Source` of the admin API over a live controller."""
+
+    def __init__(self, controller: Controller, store: Store, clock: Clock) -> None:
+        self._controller = controller
+        self._store = store
+        self._clock = clock
+        self.registry = CollectorRegistry()
+        self.registry.register(_Exposition(controller))
+
+    def status(self) -> Status:
+        """The fleet at this instant."""
+        controller, now_s = self._controller, self._clock.now_s()
+        records = controller.book.records.values()
+        return Status(
+            at=iso(self._clock.wall_s()),
+            term=controller.roster.term,
+            roster_version=controller.roster.version,
+            gateways={record.name: "ok" if now_s - record.heard_s <= controller.book.lease_s else "silent" for record in records},
+            pools=tuple(self._pool(ward, now_s) for ward in controller.wards.values()),
+        )
+
+    def explain(self, pool: str | None, at: str | None) -> list[Explanation]:
+        """Why each pool (or ``pool``) has its replicas now, or had them at the ISO time ``at``."""
+        wards = self._controller.wards
+        if pool is not None and pool not in wards:
+            raise BadInput(f"pool: found {pool!r}; allowed: {', '.join(wards)}")
+        names = list(wards) if pool is None else [pool]
+        if at is None:
+            decided = [(ward.decision, self._wall_of(ward)) for ward in map(wards.__getitem__, names)]
+            return [explanation(decision, iso(wall_s)) for decision, wall_s in decided if decision is not None]
+        until_s = from_iso(at)
+        found = [record for name in names for record in self._store.decisions(name, until_s, 1)]
+        if not found:
+            raise BadInput(f"at: nothing was decided yet at {iso(until_s)}; the history begins later")
+        return [explanation(record.decision, iso(record.at_wall_s)) for record in found]
+
+    def recent_events(self, limit: int) -> list[Event]:
+        """The newest events, oldest first."""
+        return self._store.events(limit=limit)
+
+    def _wall_of(self, ward: Ward) -> float:
+        return ward.observation.wall_s if ward.observation is not None else self._clock.wall_s()
+
+    def _pool(self, ward: Ward, now_s: float) -> PoolStatus:
+        decision, seen = ward.decision, ward.observation
+        bound = explain.binding(decision) if decision is not None else None
+        readings: dict[str, Signal] = {
+            "lanes_waiting": seen.lanes_waiting if seen else Unknown(),
+            "arrival_per_s": seen.arrival_per_s if seen else Unknown(),
+            "ttft_attainment": seen.ttft_attainment if seen else Unknown(),
+            "cold_start_s": seen.cold_start_s if seen else Unknown(),
+        }
+        arrival = _value(readings["arrival_per_s"])
+        gpu_hours = self._controller.meter.gpu_hours(ward.pool.name)
+        price = ward.pool.profile.gpu_hour_usd if ward.pool.profile else 0.0
+        return PoolStatus(
+            pool=ward.pool.name,
+            model=ward.pool.model,
+            desired=ward.desired,
+            replicas=dict(Counter(view.state.value for view in ward.views)),
+            binding=bound.name if bound else "",
+            because=bound.because if bound else "",
+            posture=decision.posture.value if decision else "open",
+            waiting=_value(readings["lanes_waiting"]),
+            arrival_per_min=None if arrival is None else arrival * SECONDS_PER_MIN,
+            ttft_attainment=_value(readings["ttft_attainment"]),
+            cold_start_s=_value(readings["cold_start_s"]),
+            gpu_hours=round(gpu_hours, 4),
+            cost_usd=round(gpu_hours * price, 4),
+            unknown={name: reading.why for name, reading in readings.items() if isinstance(reading, Unknown)},
+            alerts=decision.alerts if decision else (),
+            detail=tuple(self._replica(ward, view.id, now_s) for view in ward.views),
+        )
+
+    def _replica(self, ward: Ward, replica: str, now_s: float) -> ReplicaStatus:
+        view = next(view for view in ward.views if view.id == replica)
+        signals = ward.signals.get(replica, EngineSignals())
+        return ReplicaStatus(
+            id=view.id,
+            state=view.state.value,
+            for_s=round(now_s - view.since_s, 1),
+            url=view.url,
+            streams=self._controller.book.streams(view.pool, view.id, now_s),
+            kv_usage=_value(signals.kv_usage),
+            cold_start_s=view.cold_start_s,
+            restarts=view.restarts,
+            problem=view.problem,
+        )
+
+
+def _value(signal: Signal) -> float | None:
+    return signal.value if isinstance(signal, Known) else None
+
+
+class _Exposition:
+    """The controller's own metrics: a reading that is not known has no sample, never a zero."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> list[Metric]:
+        """All families at this instant."""
+        desired = GaugeMetricFamily("forebay_replicas_desired", "Replicas wanted by the last decision", labels=["pool"])
+        states = GaugeMetricFamily("forebay_replicas", "Replicas by state", labels=["pool", "state"])
+        terms = GaugeMetricFamily("forebay_term_replicas", "Replicas asked for by each term of the last decision", labels=["pool", "term"])
+        binding = GaugeMetricFamily("forebay_term_binding", "1 for the term that binds", labels=["pool", "term"])
+        waiting = GaugeMetricFamily("forebay_lanes_waiting", "Requests waiting in lanes, preemptible ones left out", labels=["pool"])
+        alerts = GaugeMetricFamily("forebay_alert", "1 while the alert holds", labels=["pool", "alert"])
+        seconds = CounterMetricFamily("forebay_gpu_seconds", "GPU-seconds by replica state", labels=["pool", "state"])
+        for name, ward in self._controller.wards.items():
+            desired.add_metric([name], ward.desired)
+            for state in ReplicaState:
+                states.add_metric([name, state.value], ward.count(state))
+            for term in ward.decision.terms if ward.decision else ():
+                terms.add_metric([name, term.name], term.replicas)
+                binding.add_metric([name, term.name], float(term.binding))
+            if ward.observation is not None and isinstance(ward.observation.lanes_waiting, Known):
+                waiting.add_metric([name], ward.observation.lanes_waiting.value)
+            for alert in ward.decision.alerts if ward.decision else ():
+                alerts.add_metric([name, alert.kind.value], 1.0)
+            for state_name, value in self._controller.meter.gpu_seconds.get(name, {}).items():
+                seconds.add_metric([name, state_name], value)
+        return [desired, states, terms, binding, waiting, alerts, seconds]

@@ -1,0 +1,266 @@
+"""The control loop: observe fully, decide, then act. It carries out effects and takes no decision of its own.
+
+Each tick reads the fleet and every engine's page, asks the policy of each pool that is due, starts or withdraws
+replicas, publishes a roster if it changed, and saves what a restart must not forget. What gateways say arrives between
+ticks and moves the retreats; their effects are carried out by the next tick, so one task does all that is done.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from forebay.controller.gateways import GatewayBook
+from forebay.controller.history import ColdStarts, Ramps
+from forebay.controller.meter import Meter
+from forebay.controller.observing import PoolFacts, observation, ready_urls
+from forebay.controller.rosters import CapacityOf, Rosters
+from forebay.controller.ward import Ward
+from forebay.domain.events import Event
+from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView
+from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, Snapshot
+from forebay.domain.scaling import Decision, Observation, Policy
+from forebay.domain.signal import Known
+from forebay.ports import Clock, EngineSignals, EventSink, Fleet, Ids, SignalSource, Store
+from forebay.scaling import drain, explain, starts, victims
+from forebay.scaling.capacity import PoolCapacity
+from forebay.spec.types import Spec
+
+LEASE_S = 15.0
+SAVE_EVERY_S = 10.0
+STOP_POLL_S = 0.5
+
+
+class PoolPolicy(msgspec.Struct, frozen=True):
+    """How one pool is decided."""
+
+    policy: Policy
+    capacity: PoolCapacity
+
+
+class Controller:
+    """One leader. ``publish`` sends a roster to the gateways; their words come in through ``hear`` and ``lost``."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        clock: Clock,
+        ids: Ids,
+        fleet: Fleet,
+        signals: SignalSource,
+        store: Store,
+        sink: EventSink,
+        policies: Mapping[str, PoolPolicy],
+        capacity_of: CapacityOf,
+    ) -> None:
+        self.spec = spec
+        self._clock = clock
+        self._ids = ids
+        self._fleet = fleet
+        self._source = signals
+        self._store = store
+        self._sink = sink
+        # A lease is a matter of processes, not of the world: an accelerated one must not make a short stall an outage.
+        self.book = GatewayBook(LEASE_S * max(1.0, clock.speed))
+        self.retreat = drain.Retreat(self.book.lease_s, max((pool.scaling.drain_s_max for pool in spec.pools), default=0.0))
+        self.wards = {pool.name: Ward(pool, policies[pool.name].policy, policies[pool.name].capacity, store) for pool in spec.pools}
+        self.cold_starts = ColdStarts(store, self.wards)
+        self.ramps = Ramps(store)
+        self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
+        self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of)
+        self._effects: list[drain.Effect] = []
+        self._states: dict[str, ReplicaState] = {}
+        self._saved_s = 0.0
+
+    @property
+    def roster(self) -> Roster:
+        """The newest roster."""
+        return self.rosters.current
+
+    def hear(self, message: FromGateway) -> None:
+        """A gateway spoke."""
+        now_s = self._clock.now_s()
+        match message:
+            case Hello(gateway=name):
+                if self.book.hello(name, now_s):
+                    self._effects += self.retreat.gateway_joined(name, now_s)
+                    self._event("gateway_joined", f"gateway {name} is there")
+            case Ack(gateway=name, term=term, version=version):
+                self.book.acknowledged(name, term, version, now_s)
+                self._effects += self.retreat.acknowledged(name, term, version, now_s)
+            case Snapshot():
+                self.book.snapshot(message, now_s)
+                self._effects += self.retreat.acknowledged(message.gateway, message.term, message.version, now_s)
+            case Bye(gateway=name):
+                self.book.bye(name)
+                self._effects += self.retreat.gateway_left(name, now_s)
+                self._event("gateway_left", f"gateway {name} has drained and left")
+
+    def lost(self, gateway: str) -> None:
+        """A gateway's connection is gone, without a goodbye."""
+        if gateway in self.book.records:
+            self.book.lost(gateway)
+            self._effects += self.retreat.gateway_lost(gateway, self._clock.now_s())
+            self._event("gateway_lost", f"gateway {gateway} is silent; its signals are unknown")
+
+    async def run(self, publish: Callable[[Roster], None]) -> None:
+        """Tick for ever; ``publish`` is called with each new roster."""
+        interval_s = min((pool.scaling.interval_s for pool in self.spec.pools), default=1.0)
+        while True:
+            due_s = self._clock.now_s() + interval_s
+            if await self.step():
+                publish(self.roster)
+            await self._clock.sleep_until(due_s)
+
+    async def step(self) -> bool:
+        """One tick; True if the roster changed and must be published."""
+        # 1. Observe.
+        views = await self._fleet.observe()
+        readings = await self._source.read(ready_urls(views))
+        now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
+        self._account(views, now_s, wall_s)
+        for ward in self.wards.values():
+            ward.see(views, readings)
+        # 2. Let retreats move.
+        self._advance_retreats(views, readings, now_s)
+        await self._carry_out()
+        # 3. Decide and act, pool by pool.
+        for ward in self.wards.values():
+            if now_s >= ward.look_at_s - 1e-9:
+                await self._decide(ward, now_s, wall_s)
+        # 4. Tell.
+        changed = self.rosters.make(self.wards.values(), self.retreat.leaving(), now_s)
+        if changed:
+            roster = self.roster
+            gateways = self.book.of_record(now_s)
+            self._effects += self.retreat.roster_published(roster.term, roster.version, self.retreat.leaving(), gateways, now_s)
+        return changed
+
+    def _account(self, views: Sequence[ReplicaView], now_s: float, wall_s: float) -> None:
+        self.meter.count(views, now_s)
+        self.cold_starts.take(views)
+        for name in self.book.expire(now_s):
+            self._effects += self.retreat.gateway_left(name, now_s)
+            self._event("gateway_forgotten", f"gateway {name} has been gone too long for any stream of its to live")
+        for ward in self.wards.values():
+            self.ramps.take(ward.pool.name, self.book.rate(ward.pool.name, "arrived", now_s, 60.0), now_s, wall_s)
+        self._tell_states(views)
+        self.rosters.forget({view.id for view in views})
+        if now_s - self._saved_s >= SAVE_EVERY_S:
+            self._saved_s = now_s
+            self.meter.save()
+
+    def _tell_states(self, views: Sequence[ReplicaView]) -> None:
+        for view in views:
+            if self._states.get(view.id) is not view.state:
+                words = f"{view.id} is {view.state}" + (f": {view.problem}" if view.problem else "")
+                detail = {stage.stage: round(stage.seconds, 3) for stage in view.stages}
+                self._event(f"replica_{view.state}", words, view.pool, detail)
+        self._states = {view.id: view.state for view in views}
+
+    def _advance_retreats(self, views: Sequence[ReplicaView], readings: Mapping[str, EngineSignals], now_s: float) -> None:
+        present = {view.id: view for view in views}
+        for record in self.book.records.values():
+            if now_s - record.heard_s > self.book.lease_s:
+                self._effects += self.retreat.gateway_lost(record.name, record.heard_s)
+        for replica in sorted(self.retreat.leaving()):
+            view = present.get(replica)
+            if view is None or view.state in {ReplicaState.STOPPED, ReplicaState.FAILED}:
+                self.retreat.gone(replica)
+                if view is not None and view.state is ReplicaState.FAILED:
+                    self._effects.append(drain.Stop(replica, cut_streams=False))
+                continue
+            self._effects += self.retreat.live(replica, self._live_streams(view, readings), now_s)
+        self._effects += self.retreat.advance(now_s)
+
+    def _live_streams(self, view: ReplicaView, readings: Mapping[str, EngineSignals]) -> int | None:
+        """What gateways have there, and at least what the engine says: it may serve others' requests too."""
+        streams = self.book.streams(view.pool, view.id, self._clock.now_s())
+        if streams is None:
+            return None
+        signals = readings.get(view.id, EngineSignals())
+        for signal in (signals.running, signals.waiting):
+            if isinstance(signal, Known):
+                streams = max(streams, int(signal.value))
+        return streams
+
+    async def _carry_out(self) -> None:
+        effects, self._effects = self._effects, []
+        for effect in effects:
+            match effect:
+                case drain.Withdraw(replica_id=replica, deadline_s=deadline_s):
+                    await self._fleet.drain(replica, deadline_s)
+                case drain.Restore(replica_id=replica):
+                    await self._fleet.cancel_drain(replica)
+                    self._event("drain_cancelled", f"load is back: {replica} serves again")
+                case drain.Stop(replica_id=replica, cut_streams=cut):
+                    if cut:
+                        self._event("drain_deadline", f"{replica} is stopped at its deadline with streams on it")
+                    await self._fleet.stop(replica)
+
+    async def _decide(self, ward: Ward, now_s: float, wall_s: float) -> None:
+        seen = self._observation(ward, now_s, wall_s)
+        before = ward.desired
+        decision = ward.policy.decide(seen)
+        begun, over = ward.decided(seen, decision, wall_s)
+        if decision.replicas != before:
+            detail = {term.name: term.replicas for term in decision.terms}
+            self._event("scale", f"{before} → {decision.replicas}: {explain.summary(decision)}", ward.pool.name, detail)
+        for alert in begun:
+            self._event("alert", f"{alert.kind}: {alert.message}", ward.pool.name, {"alert": alert.kind.value})
+        for alert in over:
+            self._event("alert_over", f"{alert.kind} is over", ward.pool.name, {"alert": alert.kind.value})
+        if not ward.attached:
+            await self._act(ward, seen, decision, now_s)
+
+    def _observation(self, ward: Ward, now_s: float, wall_s: float) -> Observation:
+        pool = ward.pool
+        facts = PoolFacts(
+            pool=pool.name,
+            desired=ward.desired,
+            memory=ward.memory,
+            kv_tokens=pool.profile.kv_tokens if pool.profile else None,
+            cold_start_s=self.cold_starts.signal(pool.name, now_s),
+            assumed_cold_start_s=ward.capacity.cold_start_s,
+            past_ramps_per_s2=self.ramps.past(pool.name),
+        )
+        return observation(facts, ward.views, ward.signals, self.book, now_s, wall_s)
+
+    async def _act(self, ward: Ward, seen: Observation, decision: Decision, now_s: float) -> None:
+        present = [replica for replica in seen.replicas if replica.state in LIVE_STATES]
+        scaling = ward.pool.scaling
+        for replica in victims.pick(present, victims.surplus(decision.replicas, present)):
+            if self._states.get(replica) is ReplicaState.READY:
+                self._effects += self.retreat.begin(replica, now_s, scaling.drain_s_max)
+            else:
+                await self._fleet.stop(replica)
+        missing = decision.replicas - sum(replica.state is not ReplicaState.DRAINING for replica in present)
+        back = [name for name in victims.restorable(present, len(present)) if self.retreat.cancellable(name)][: max(0, missing)]
+        for replica in back:
+            self._effects += self.retreat.cancel(replica, now_s)
+        # A replica that is taken back holds its hardware already: only what is still missing is started.
+        new = min(starts.to_start(decision.replicas, present, scaling.starts_max, scaling.max_replicas), max(0, missing - len(back)))
+        if new > 0:
+            known = [replica.id for replica in present]
+            await self._fleet.ensure(ward.pool.name, [*known, *(self._ids.fresh(ward.pool.name) for _ in range(new))])
+        await self._carry_out()
+
+    async def stop_all(self) -> None:
+        """Stop every replica that is ours and wait until they have ended: the gateways have drained before."""
+        own = {name for name, ward in self.wards.items() if not ward.attached}
+        while views := [view for view in await self._fleet.observe() if view.pool in own and view.state is not ReplicaState.STOPPED]:
+            for view in views:
+                await self._fleet.stop(view.id)
+            await self._clock.sleep_until(self._clock.now_s() + STOP_POLL_S)
+        self.meter.save()
+
+    def _event(self, kind: str, message: str, pool: str = "", detail: Mapping[str, str | float | int | bool] | None = None) -> None:
+        event = Event(kind, self._clock.now_s(), self._clock.wall_s(), pool, message, dict(detail or {}))
+        self._store.append_event(event)
+        self._sink.emit(event)
+
+
+def _next_term(store: Store) -> int:
+    saved = store.get("term")
+    term = 1 + (int(saved) if saved else 0)
+    store.put("term", str(term).encode())
+    return term

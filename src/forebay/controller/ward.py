@@ -1,0 +1,85 @@
+"""What the controller keeps of one pool between ticks: its policy, its last decision, and what it last saw."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from forebay.domain.replica import ReplicaState, ReplicaView
+from forebay.domain.scaling import Alert, AlertKind, Decision, Observation, Policy
+from forebay.ports import DecisionRecord, EngineSignals, Store
+from forebay.scaling.capacity import PoolCapacity
+from forebay.spec.types import Pool
+
+RECORD_EVERY_S = 60.0
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What a restart must not forget."""
+
+    desired: int
+    memory: bytes
+
+
+class Ward:
+    """One pool. ``desired`` is what the last decision wanted."""
+
+    def __init__(self, pool: Pool, policy: Policy, capacity: PoolCapacity, store: Store) -> None:
+        self.pool = pool
+        self.policy = policy
+        self.capacity = capacity
+        self._store = store
+        saved = store.get(self._key)
+        past = msgspec.json.decode(saved, type=Saved) if saved else Saved(pool.scaling.min_replicas, b"")
+        self.desired = past.desired
+        self.memory = past.memory
+        self.look_at_s = 0.0
+        self.observation: Observation | None = None
+        self.decision: Decision | None = None
+        self.views: tuple[ReplicaView, ...] = ()
+        self.signals: Mapping[str, EngineSignals] = {}
+        self._recorded: Decision | None = None
+        self._alerts: dict[AlertKind, Alert] = {}
+
+    @property
+    def _key(self) -> str:
+        return f"policy/{self.pool.name}"
+
+    @property
+    def attached(self) -> bool:
+        """Whether its engines are somebody else's to start and stop."""
+        return self.pool.engine.kind == "attach"
+
+    def see(self, views: Sequence[ReplicaView], signals: Mapping[str, EngineSignals]) -> None:
+        """Take this tick's replicas and readings."""
+        self.views = tuple(view for view in views if view.pool == self.pool.name)
+        self.signals = signals
+
+    def decided(self, observation: Observation, decision: Decision, wall_s: float) -> tuple[list[Alert], list[Alert]]:
+        """Keep the decision; returns (alerts that begin, alerts that end)."""
+        self.observation, self.decision = observation, decision
+        if (decision.replicas, decision.memory) != (self.desired, self.memory):
+            self.desired, self.memory = decision.replicas, decision.memory
+            self._store.put(self._key, msgspec.json.encode(Saved(self.desired, self.memory)))
+        self.look_at_s = decision.look_again_at_s
+        if self._worth_recording(decision):
+            self._store.append_decision(DecisionRecord(wall_s, observation, decision))
+            self._recorded = decision
+        now = {alert.kind: alert for alert in decision.alerts}
+        begun = [alert for kind, alert in now.items() if kind not in self._alerts]
+        over = [alert for kind, alert in self._alerts.items() if kind not in now]
+        self._alerts = now
+        return begun, over
+
+    def _worth_recording(self, decision: Decision) -> bool:
+        past = self._recorded
+        if past is None or decision.at_s - past.at_s >= RECORD_EVERY_S:
+            return True
+        return _gist(past) != _gist(decision)
+
+    def count(self, state: ReplicaState) -> int:
+        """Replicas in ``state``."""
+        return sum(view.state is state for view in self.views)
+
+
+def _gist(decision: Decision) -> tuple[object, ...]:
+    return (decision.replicas, decision.reason, decision.posture, tuple(alert.kind for alert in decision.alerts))

@@ -1,0 +1,112 @@
+import pytest
+
+from forebay.controller.gateways import ATTAINMENT_SAMPLES_MIN, FORGET_S, GATEWAYS_MAX, GatewayBook
+from forebay.domain.roster import LaneLoad, PoolLoad, ReplicaLoad, Snapshot, TierCounts
+from forebay.domain.signal import Known, Unknown
+
+LEASE_S = 10.0
+
+
+def counts(tier="interactive", preemptible=False, arrived=0, met=0, missed=0):
+    return TierCounts(tier, preemptible, arrived, arrived * 100, arrived * 10, 0, 0, 0, 0, met, missed)
+
+
+def snapshot(gateway="g", arrived=0, waiting=0, batch_waiting=0, streams=(), met=0, missed=0, version=1):
+    lanes = (LaneLoad("interactive", False, waiting, 0, 0.0), LaneLoad("batch", True, batch_waiting, 0, 0.0))
+    replicas = tuple(ReplicaLoad(name, count, count * 100, 0, 0) for name, count in streams)
+    rows = (counts(arrived=arrived, met=met, missed=missed), counts("batch", True, arrived=1000 * arrived, met=7 * met))
+    return Snapshot(gateway, 0.0, 1, version, (PoolLoad("chat", lanes, replicas, rows),))
+
+
+@pytest.fixture
+def book():
+    book = GatewayBook(LEASE_S)
+    book.hello("g", 0.0)
+    return book
+
+
+def test_no_gateway_is_unknown_and_not_zero():
+    empty = GatewayBook(LEASE_S)
+    assert empty.lanes_waiting("chat", 0.0) == Unknown("no_gateway")
+    assert empty.rate("chat", "arrived", 0.0) == Unknown("no_gateway")
+    assert empty.streams("chat", "r", 0.0) == 0
+
+
+def test_what_waits_is_summed_net_of_preemptible_tiers(book):
+    book.hello("h", 0.0)
+    book.snapshot(snapshot(waiting=3, batch_waiting=100), 1.0)
+    assert book.lanes_waiting("chat", 1.0) == Unknown("gateway_lost")
+    book.snapshot(snapshot("h", waiting=4), 1.0)
+    assert book.lanes_waiting("chat", 1.0) == Known(7.0, 1.0)
+
+
+def test_one_silent_gateway_makes_all_unknown_until_it_speaks_or_leaves(book):
+    book.hello("h", 0.0)
+    for name in "gh":
+        book.snapshot(snapshot(name, waiting=1), 1.0)
+    book.snapshot(snapshot(waiting=1), 20.0)
+    assert isinstance(book.lanes_waiting("chat", 20.0), Unknown)
+    assert book.of_record(20.0) == ["g"]
+    book.bye("h")
+    assert book.lanes_waiting("chat", 20.0) == Known(1.0, 20.0)
+
+
+def test_a_gateway_lost_for_long_is_forgotten_but_a_connected_silent_one_is_not(book):
+    book.hello("h", 0.0)
+    book.lost("h")
+    assert book.expire(FORGET_S) == []
+    assert book.expire(FORGET_S + 1) == ["h"]
+    assert list(book.records) == ["g"]
+
+
+def test_rates_are_differences_of_counters_over_the_window(book):
+    for second in range(41):
+        book.snapshot(snapshot(arrived=2 * second), float(second))
+    assert book.rate("chat", "arrived", 40.0) == Known(2.0, 40.0)
+    assert book.rate("chat", "arrived_prompt_tokens", 40.0) == Known(200.0, 40.0)
+
+
+def test_a_rate_over_a_moment_is_not_known(book):
+    book.snapshot(snapshot(arrived=0), 0.0)
+    book.snapshot(snapshot(arrived=5), 1.0)
+    assert book.rate("chat", "arrived", 1.0) == Unknown("short")
+
+
+def test_a_restarted_gateway_starts_its_counters_again_and_no_rate_is_negative(book):
+    for second in range(20):
+        book.snapshot(snapshot(arrived=100 + second), float(second))
+    for second in range(20, 30):
+        book.snapshot(snapshot(arrived=second - 20), float(second))
+    assert book.rate("chat", "arrived", 29.0) == Known(1.0, 29.0)
+
+
+def test_attainment_needs_enough_to_mean_something(book):
+    book.snapshot(snapshot(met=0, missed=0), 0.0)
+    book.snapshot(snapshot(met=ATTAINMENT_SAMPLES_MIN - 2, missed=1), 5.0)
+    assert book.attainment("chat", 5.0) == Unknown("few")
+    book.snapshot(snapshot(met=30, missed=10), 6.0)
+    assert book.attainment("chat", 6.0) == Known(0.75, 6.0)
+
+
+def test_streams_on_a_replica_are_unknown_while_a_gateway_of_record_has_not_said(book):
+    assert book.streams("chat", "r", 1.0) is None
+    book.snapshot(snapshot(streams=[("r", 2)]), 1.0)
+    book.hello("h", 1.0)
+    assert book.streams("chat", "r", 1.0) is None
+    book.snapshot(snapshot("h", streams=[("r", 3), ("other", 9)]), 1.0)
+    assert book.streams("chat", "r", 1.0) == 5
+    assert book.live_tokens("chat", "r") == (500.0, 0.0)
+
+
+def test_a_snapshot_acknowledges_the_roster_it_names(book):
+    book.snapshot(snapshot(version=7), 1.0)
+    assert book.records["g"].acknowledged == (1, 7)
+    book.acknowledged("g", 1, 5, 1.0)
+    assert book.records["g"].acknowledged == (1, 7)
+
+
+def test_the_book_is_bounded():
+    book = GatewayBook(LEASE_S)
+    assert all(book.hello(f"g{number}", 0.0) for number in range(GATEWAYS_MAX))
+    assert not book.hello("one too many", 0.0)
+    assert book.hello("g0", 1.0)

@@ -1,0 +1,72 @@
+from forebay.controller.history import ColdStarts, Ramps
+from forebay.controller.meter import GAP_S_MAX, Meter
+from forebay.domain.replica import ReplicaState, ReplicaView, StageTime
+from forebay.domain.signal import Known, Unknown
+from forebay.testing.store import MemoryStore
+
+DAY_S = 86_400.0
+
+
+def view(name, cold_start_s, state=ReplicaState.READY):
+    return ReplicaView(name, "chat", state, 0.0, 0.0, stages=(StageTime("load", cold_start_s),))
+
+
+def test_the_cold_start_is_a_high_quantile_of_the_measured_ones_in_whole_seconds():
+    cold_starts = ColdStarts(MemoryStore(), ["chat"])
+    assert cold_starts.signal("chat", 5.0) == Unknown("never")
+    for number in range(10):
+        cold_starts.take([view(f"r{number}", 299.6 + number / 10)])
+    assert cold_starts.signal("chat", 5.0) == Known(300.0, 5.0)
+
+
+def test_a_replica_is_measured_once_and_not_before_it_is_ready():
+    cold_starts = ColdStarts(MemoryStore(), ["chat"])
+    cold_starts.take([view("r", 900.0, ReplicaState.LOADING)])
+    assert isinstance(cold_starts.signal("chat", 0.0), Unknown)
+    for _ in range(50):
+        cold_starts.take([view("r", 300.0)])
+    cold_starts.take([view("r", 300.0), view("s", 400.0), view("t", 400.0)])
+    assert cold_starts.signal("chat", 0.0) == Known(400.0, 0.0)
+
+
+def test_cold_starts_survive_a_restart():
+    store = MemoryStore()
+    ColdStarts(store, ["chat"]).take([view("r", 300.0)])
+    assert ColdStarts(store, ["chat"]).signal("chat", 1.0) == Known(300.0, 1.0)
+
+
+def ramp_through(ramps, rates, wall_s=0.0):
+    for second, rate in rates:
+        ramps.take("chat", Known(rate, second), second, wall_s + second)
+
+
+def test_the_steepest_rise_of_a_day_is_kept_once_the_day_is_over():
+    ramps = Ramps(MemoryStore())
+    ramp_through(ramps, [(second, second * 0.01) for second in range(0, 600, 10)])
+    assert ramps.past("chat") == ()
+    ramp_through(ramps, [(DAY_S + second, 1.0) for second in range(0, 600, 10)])
+    (largest,) = ramps.past("chat")
+    assert abs(largest - 0.01) < 1e-9
+
+
+def test_an_outage_is_not_a_rise():
+    ramps = Ramps(MemoryStore())
+    ramp_through(ramps, [(second, 0.0) for second in range(0, 300, 10)])
+    ramps.take("chat", Unknown("gateway_lost"), 300.0, 300.0)
+    ramp_through(ramps, [(second, 100.0) for second in range(310, 600, 10)])
+    ramp_through(ramps, [(DAY_S + second, 100.0) for second in range(0, 600, 10)])
+    assert ramps.past("chat") == (0.0,)
+
+
+def test_every_gpu_second_is_charged_to_a_state_and_survives_a_restart():
+    store = MemoryStore()
+    meter = Meter(store, {"chat": 4})
+    loading, ready = view("a", 1.0, ReplicaState.LOADING), view("b", 1.0)
+    for now_s in (0.0, 10.0, 20.0):
+        meter.count([loading, ready], now_s)
+    meter.save()
+    assert meter.gpu_seconds == {"chat": {"loading": 80.0, "ready": 80.0}}
+    again = Meter(store, {"chat": 4})
+    again.count([ready], 1000.0)
+    again.count([ready], 1000.0 + 10 * GAP_S_MAX)
+    assert again.gpu_hours("chat") * 3600 == 160.0 + 4 * GAP_S_MAX

@@ -1,0 +1,58 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.domain.units import (
+    format_bytes,
+    format_duration,
+    parse_duration_s,
+    parse_ramp_per_s2,
+    parse_rate_per_s,
+    parse_size_bytes,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("250ms", 0.25), ("90s", 90), ("6m", 360), ("6min", 360), ("1h30m", 5400), ("2d", 172_800), ("1.5s", 1.5), (" 5 m ", 300), ("1w", 604_800)],
+)
+def test_durations(text, seconds):
+    assert parse_duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "90", "s", "-5s", "5 parsecs", "1h30", "5m 3", "1e3s", "nan"])
+def test_what_is_no_duration_says_what_would_be(text):
+    with pytest.raises(ValueError, match="90s or 1h30m"):
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize(("text", "size"), [("70GB", 70 * 10**9), ("64MiB", 64 * 2**20), ("1.5 kB", 1500), ("0B", 0)])
+def test_sizes(text, size):
+    assert parse_size_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["70", "70G", "GB", "-1GB", "70gb "])
+def test_what_is_no_size_says_what_would_be(text):
+    with pytest.raises(ValueError, match="such as 70GB"):
+        parse_size_bytes(text)
+
+
+def test_rates_and_ramps():
+    assert parse_rate_per_s("50/min") == pytest.approx(50 / 60)
+    assert parse_ramp_per_s2("30/min/min") == pytest.approx(30 / 3600)
+    for parse in (parse_rate_per_s, parse_ramp_per_s2):
+        with pytest.raises(ValueError, match="/min"):
+            parse("50")
+
+
+@given(st.integers(min_value=0, max_value=10**9))
+def test_a_formatted_duration_reads_back_to_the_same_order(milliseconds):
+    seconds = milliseconds / 1000
+    shown = parse_duration_s(format_duration(seconds)) if seconds else 0.0
+    assert math.isclose(shown, seconds, rel_tol=0.05, abs_tol=0.001)
+
+
+def test_bytes_for_people():
+    assert [format_bytes(size) for size in (12, 1500, 7e10, 2e13)] == ["12B", "1.5kB", "70.0GB", "20.0TB"]
