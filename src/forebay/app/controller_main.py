@@ -16,7 +16,7 @@ async def _main(arguments: argparse.Namespace) -> int:
     try:
         await system.channel.start_on(process.inherited(arguments.channel_fd))
         await system.admin.start_on(process.inherited(arguments.admin_fd))
-        control = asyncio.create_task(system.controller.run(), name="control loop")
+        control = asyncio.create_task(system.controller.run(system.channel.publish), name="control loop")
         stopping = asyncio.create_task(stop.wait(), name="stop signal")
         await asyncio.wait({control, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

@@ -12,6 +12,8 @@ import msgspec
 from forebay.app import config, process, wiring
 from forebay.app.files import write_value
 from forebay.domain.errors import BadInput
+from forebay.gateway.roster import static_roster
+from forebay.gateway.service import Gateway
 from forebay.spec.types import Listen, Spec
 
 NAME = "gateway-0"
@@ -33,16 +35,17 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     link = wiring.gateway_link(system, host, int(port))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
-    await link.start()
+    linking = asyncio.create_task(link.run(), name="link")
     await stop.wait()
     marking.cancel()
     await system.gateway.drain()
-    await link.close()
-    await system.upstream.close()
+    await link.goodbye()
+    linking.cancel()
+    await asyncio.gather(linking, marking, return_exceptions=True)
     return 0
 
 
-async def _mark_ready(marker: Path, gateway: wiring.Gateway, spec: Spec) -> None:
+async def _mark_ready(marker: Path, gateway: Gateway, spec: Spec) -> None:
     """Leave the marker once each pool that keeps replicas has one, so that the first request needs no cold start."""
     needed = {pool.name for pool in spec.pools if pool.scaling.min_replicas > 0}
     while not needed <= gateway.pools_served():
@@ -61,7 +64,7 @@ def main() -> int:
 async def _standalone(spec: Spec, listening: socket.socket, ready_file: Path | None) -> int:
     stop = process.stop_event()
     system = wiring.gateway(spec, spec.speed, NAME)
-    await wiring.attach(system, spec)
+    system.gateway.apply(static_roster(spec))
     await system.gateway.start_on(listening)
     host, port = listening.getsockname()[:2]
     url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
@@ -70,7 +73,6 @@ async def _standalone(spec: Spec, listening: socket.socket, ready_file: Path | N
     print(f"forebay: gateway {url}", file=sys.stderr, flush=True)
     await stop.wait()
     await system.gateway.drain()
-    await system.upstream.close()
     return 0
 
 

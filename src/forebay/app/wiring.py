@@ -27,7 +27,7 @@ from forebay.domain.roster import Capacity
 from forebay.domain.signal import Known
 from forebay.gateway.link import Link
 from forebay.gateway.service import Gateway
-from forebay.ports import Clock, EngineSignals, EventSink, Fleet, Ids, SignalSource, Store
+from forebay.ports import Clock, EngineSignals, EventSink, Fleet, SignalSource, Store
 from forebay.scaling.capacity import pool_capacity
 from forebay.scaling.policy import QueueFirst
 from forebay.spec.types import Pool, Spec
@@ -52,7 +52,7 @@ def policies(spec: Spec) -> dict[str, PoolPolicy]:
     made: dict[str, PoolPolicy] = {}
     for pool in spec.pools:
         capacity = pool_capacity(pool)
-        made[pool.name] = PoolPolicy(QueueFirst(pool.name, pool.scaling, capacity, spec.calendar, pool.slo), capacity)
+        made[pool.name] = PoolPolicy(QueueFirst(pool.scaling, capacity, spec.calendar, pool.name, pool.slo), capacity)
     return made
 
 
@@ -68,11 +68,9 @@ def capacity_of(spec: Spec, pool: Pool, signals: EngineSignals) -> Capacity:
     return replica_capacity(pool, capacities(spec).get(pool.model, 8192), kv_tokens, sequences)
 
 
-def build_controller(spec: Spec, clock: Clock, ids: Ids, fleet: Fleet, signals: SignalSource, store: Store, sink: EventSink) -> Controller:
+def build_controller(spec: Spec, clock: Clock, fleet: Fleet, signals: SignalSource, store: Store, sink: EventSink) -> Controller:
     """The control loop over whatever world it is given."""
-    return Controller(
-        spec, clock, ids, fleet, signals, store, sink, policies(spec), lambda pool, seen: capacity_of(spec, pool, seen)
-    )
+    return Controller(spec, clock, fleet, signals, store, sink, policies(spec), lambda pool, seen: capacity_of(spec, pool, seen))
 
 
 class ControllerSystem(msgspec.Struct):
@@ -105,12 +103,10 @@ async def controller(spec: Spec, state: Path, speed: float, lifeline_fd: int | N
     sink = Sinks(LogSink(), *([webhook] if webhook is not None else []))
     upstream = HttpUpstream()
     chance = random.Random(secrets.randbits(64))
-    started = LocalFleet(
-        spec, clock, upstream, store, sink, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance
-    )
+    started = LocalFleet(spec, clock, upstream, store, sink, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
     fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, sink)])
     await fleet.adopt()
-    control = build_controller(spec, clock, RandomIds(), fleet, ScrapeSource(upstream, clock), store, sink)
+    control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), store, sink)
     channel = Channel(control.hear, control.lost)
     return ControllerSystem(control, channel, AdminServer(Reports(control, store, clock)), fleet, store, upstream, webhook)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from forebay.app.demo import show
+from forebay.cli import output
 
 
 def command(
@@ -20,4 +21,6 @@ def command(
     Real HTTP, real processes, emulated engines, twenty times as fast as life: a morning climbs from 100 to 400 requests
     a minute in ten minutes, while a replica needs five minutes to start.
     """
-    show.run(out, seed, json)
+    summary = show.run(out, seed, json == "-")
+    if json is not None:
+        output.write_json(summary, json)

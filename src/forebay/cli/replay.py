@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 import uvloop
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +23,7 @@ from forebay.demand.trace import FORMATS, Counts, TraceRow
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.domain.units import format_duration, parse_duration_s
 from forebay.loadgen import files, replay
-from forebay.loadgen.report import Progress, Quantiles, ReplayReport, TierReport, to_json
+from forebay.loadgen.report import Progress, ReplayReport, TierReport, to_json
 
 DESCRIPTORS_SPARE = 128
 
@@ -156,39 +157,29 @@ def _time(seconds: float | None) -> str:
     return f"{1000 * seconds:.1f}ms" if seconds < 0.1 else f"{seconds:.2f}s" if seconds < 60 else format_duration(seconds)
 
 
-def render(report: ReplayReport) -> Table:
-    """The report for people."""
-    table = Table(title="Replay", title_justify="left", caption=_caption(report), caption_justify="left")
-    for column in (
-        "tier",
-        "requests",
-        "completed",
-        "truncated",
-        "shed",
-        "errors",
-        "TTFT p50/p95/p99",
-        "ITL p50/p95/p99",
-        "end to end p50/p95/p99",
-        "in time",
-    ):
-        table.add_column(column, justify="left" if column == "tier" else "right")
+def render(report: ReplayReport) -> RenderableType:
+    """The report for people: counts, times, and a few lines of what else matters; fits 80 columns."""
     tiers = report.by_tier if len(report.by_tier) > 1 else {}
     shares: list[tuple[str, TierReport | ReplayReport]] = [*tiers.items(), ("all", report)]
+    counts = _table("Requests", ("tier", "sent", "completed", "truncated", "shed", "errors", "in time"))
+    times = _table("World time", ("tier", "", "p50", "p95", "p99"))
     for name, part in shares:
-        table.add_row(
-            name,
-            *(str(number) for number in (part.requests, part.completed, part.truncated, part.shed, part.errors)),
-            *(_three(quantiles) for quantiles in (part.ttft_s, part.itl_s, part.e2e_s)),
-            "–" if part.ttft_attainment is None else f"{100 * part.ttft_attainment:.2f}%",
-        )
+        numbers = (part.requests, part.completed, part.truncated, part.shed, part.errors)
+        in_time = "–" if part.ttft_attainment is None else f"{100 * part.ttft_attainment:.2f}%"
+        counts.add_row(escape(name), *map(str, numbers), in_time)
+        for what, quantiles in (("to first token", part.ttft_s), ("between tokens", part.itl_s), ("end to end", part.e2e_s)):
+            times.add_row(escape(name), what, *map(_time, (quantiles.p50, quantiles.p95, quantiles.p99)))
+    return Group(counts, times, Text(_remarks(report)))
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 or not column else "right")
     return table
 
 
-def _three(quantiles: Quantiles) -> str:
-    return " / ".join(_time(value) for value in (quantiles.p50, quantiles.p95, quantiles.p99))
-
-
-def _caption(report: ReplayReport) -> str:
+def _remarks(report: ReplayReport) -> str:
     retry = report.retry_after
     parts = [
         f"{format_duration(report.duration_s)} of the world in {format_duration(report.wall_s)} (speed {report.speed:g}); "
@@ -207,7 +198,7 @@ def _caption(report: ReplayReport) -> str:
         parts.append(f"refusals with Retry-After: {retry.given}, without: {retry.missing}, obeyed: {retry.obeyed}")
     if report.generator_bound:
         parts.append(f"THE GENERATOR WAS THE BOTTLENECK: {report.generator_bound_because}")
-    return "\n".join(part.replace("[", "\\[") for part in parts)
+    return "\n".join(parts)
 
 
 def _counts(counts: dict[str, int]) -> str:

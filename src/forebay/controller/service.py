@@ -20,7 +20,7 @@ from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView
 from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, Snapshot
 from forebay.domain.scaling import Decision, Observation, Policy
 from forebay.domain.signal import Known
-from forebay.ports import Clock, EngineSignals, EventSink, Fleet, Ids, SignalSource, Store
+from forebay.ports import Clock, EngineSignals, EventSink, Fleet, SignalSource, Store
 from forebay.scaling import drain, explain, starts, victims
 from forebay.scaling.capacity import PoolCapacity
 from forebay.spec.types import Spec
@@ -44,7 +44,6 @@ class Controller:
         self,
         spec: Spec,
         clock: Clock,
-        ids: Ids,
         fleet: Fleet,
         signals: SignalSource,
         store: Store,
@@ -54,7 +53,6 @@ class Controller:
     ) -> None:
         self.spec = spec
         self._clock = clock
-        self._ids = ids
         self._fleet = fleet
         self._source = signals
         self._store = store
@@ -241,7 +239,7 @@ class Controller:
         new = min(starts.to_start(decision.replicas, present, scaling.starts_max, scaling.max_replicas), max(0, missing - len(back)))
         if new > 0:
             known = [replica.id for replica in present]
-            await self._fleet.ensure(ward.pool.name, [*known, *(self._ids.fresh(ward.pool.name) for _ in range(new))])
+            await self._fleet.ensure(ward.pool.name, [*known, *ward.fresh_names(new)])
         await self._carry_out()
 
     async def stop_all(self) -> None:

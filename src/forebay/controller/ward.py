@@ -44,6 +44,13 @@ class Ward:
     def _key(self) -> str:
         return f"policy/{self.pool.name}"
 
+    def fresh_names(self, count: int) -> list[str]:
+        """Names for new replicas, such as ``chat-7``: short, for people, and never given twice in the life of the Store."""
+        key = f"named/{self.pool.name}"
+        given = int(self._store.get(key) or b"0")
+        self._store.put(key, str(given + count).encode())
+        return [f"{self.pool.name}-{number}" for number in range(given + 1, given + count + 1)]
+
     @property
     def attached(self) -> bool:
         """Whether its engines are somebody else's to start and stop."""

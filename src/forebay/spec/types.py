@@ -52,6 +52,8 @@ class Team(msgspec.Struct, frozen=True):
     weight: float = 1.0
     tiers: tuple[str, ...] = ()
     """Tiers this team may use (``service_tier`` in a request may lower, never raise); empty: all."""
+    promises: tuple[Tier, ...] = ()
+    """The tiers for which this team has a promise (TTFT, longest wait) of its own, whole: name and rank are the platform's."""
 
 
 class EngineKind(msgspec.Struct, frozen=True):
@@ -89,6 +91,11 @@ class Scaling(msgspec.Struct, frozen=True):
     in_margin: float = 0.15
     """N−1 replicas must hold the load with this fraction to spare."""
     in_known_fraction: float = 0.95
+    in_step_every_s: float = 60.0
+    """Least time between two steps of a scale-in, once the calm has lasted."""
+    noise_sigmas: float = 3.7
+    """Chance that demand is allowed before it counts: arrivals within this many standard deviations prove nothing;
+    0 trusts every reading."""
     buffer: bool = True
     ramp_per_s2: float = 0.0
     """Declared ramp: requests per second per second."""
@@ -178,6 +185,14 @@ class Spec(msgspec.Struct, frozen=True):
         for pool in self.pools:
             if pool.name == name:
                 return pool
+        raise KeyError(name)
+
+    def tier(self, name: str, team: str = "") -> Tier:
+        """The tier called ``name`` as promised to ``team``: its own promise, or else the platform's; raises KeyError."""
+        own = next((each.promises for each in self.teams if each.name == team), ())
+        for tier in (*own, *self.tiers):
+            if tier.name == name:
+                return tier
         raise KeyError(name)
 
 

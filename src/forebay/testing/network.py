@@ -61,7 +61,9 @@ class Network:
         self.connections.setdefault(port, []).extend((near, far))
         far.attach(server.factory())
         client = factory()
-        near.attach(client)
+        made = self.loop.create_future()
+        near.attach(client, made)
+        await made
         return near, client
 
     def cut(self, port: int) -> int:
@@ -166,15 +168,17 @@ class MemoryTransport(asyncio.Transport):
         self._unread_bytes = 0
         self._reading = True
         self._made = False
+        self._made_waiter: asyncio.Future[None] | None = None
         self._closing = False
         self._lost = False
         self._eof_sent = False
         self._writer_paused = False
         self._high_bytes, self._low_bytes = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
 
-    def attach(self, protocol: Any) -> None:
-        """Give the end its protocol and tell it soon that the connection is made."""
+    def attach(self, protocol: Any, made: "asyncio.Future[None] | None" = None) -> None:
+        """Give the end its protocol and tell it soon that the connection is made; ``made`` is resolved after that."""
         self._protocol = protocol
+        self._made_waiter = made
         self._network.loop.call_soon(self._tell_made)
 
     def _tell_made(self) -> None:
@@ -182,6 +186,8 @@ class MemoryTransport(asyncio.Transport):
             self._made = True
             self._protocol.connection_made(self)
             self.deliver_soon()
+        if self._made_waiter is not None and not self._made_waiter.done():
+            self._made_waiter.set_result(None)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Put ``data`` on its way."""

@@ -18,8 +18,9 @@ from forebay.app.demo.scenario import KEY, SPEED, TTFT_S, Scenario
 from forebay.app.files import Running
 from forebay.controller.status import PoolStatus, Status
 from forebay.domain.errors import ForebayError
-from forebay.loadgen.replay import ReplayOptions, ReplayReport
+from forebay.loadgen.replay import ReplayOptions
 from forebay.loadgen.replay import run as replay
+from forebay.loadgen.report import ReplayReport
 
 START_REAL_S_MAX = 120.0
 STOP_REAL_S_MAX = 60.0
@@ -123,7 +124,7 @@ async def _tell(running: Running, scenario: Scenario, seed: int, on_look: Callab
     clock = LoopClock(SPEED)
     looks: list[Look] = []
     watching = asyncio.create_task(_watch(running.admin, clock, clock.now_s(), looks, on_look), name="demo watcher")
-    options = ReplayOptions(target=running.gateway, model="demo", key=KEY, ttft_slo_s=TTFT_S, keep_records=True)
+    options = ReplayOptions(target=running.gateway, model="demo", key=KEY, ttft_s=(("", TTFT_S),), records=True)
     try:
         report = await replay(scenario.rows(seed), options, clock, random.Random(f"{seed}/demo replay"))
     finally:

@@ -4,7 +4,7 @@ from math import ceil
 
 import msgspec
 
-from forebay.app.demo.scenario import COLD_START_S, GPU_HOUR_USD, RAMP_PER_MIN2, REPLICA_PER_MIN
+from forebay.app.demo.scenario import COLD_START_S, GPU_HOUR_USD, RAMP_PER_MIN2, REPLICA_PER_MIN, TTFT_S
 from forebay.app.demo.story import Story
 
 
@@ -42,6 +42,13 @@ def buffer_usd_per_hour() -> float:
     return buffer_replicas() * GPU_HOUR_USD
 
 
+def attainment(story: Story) -> float:
+    """Fraction of all requests whose first content came within the promise; one that failed missed it."""
+    records = story.report.records
+    met = sum(record.ttft_s is not None and record.ttft_s <= TTFT_S for record in records)
+    return met / len(records) if records else 0.0
+
+
 def summarise(story: Story, settled_s: float) -> StorySummary:
     """``story`` from ``settled_s`` (world seconds) on for replicas; all requests for the rest."""
     settled = [look for look in story.looks if look.at_s >= settled_s] or list(story.looks)
@@ -50,8 +57,8 @@ def summarise(story: Story, settled_s: float) -> StorySummary:
     return StorySummary(
         replicas_min=min(look.desired for look in settled),
         replicas_max=max(look.desired for look in settled),
-        ttft_p95_s=report.ttft_s.p95,
-        ttft_attainment=report.ttft_attainment or 0.0,
+        ttft_p95_s=round(report.ttft_s.p95 or 0.0, 3),
+        ttft_attainment=round(attainment(story), 4),
         truncated=report.truncated,
         errors=report.errors,
         shed=report.shed,

@@ -1,0 +1,44 @@
+"""The tables of one machine's history, and the mark of their version in the file's header.
+
+Bodies are MessagePack, compressed: an observation of two hundred replicas repeats itself. What is queried is in columns.
+"""
+
+from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, String, Table
+
+SCHEMA_VERSION = 1
+metadata = MetaData()
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("pool", String, nullable=False),
+    Column("at_wall_s", Float, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+Index("decisions_by_pool", decisions.c.pool, decisions.c.at_wall_s, decisions.c.seq)
+
+events = Table(
+    "events",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("wall_s", Float, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+Index("events_by_kind", events.c.kind, events.c.seq)
+
+values = Table(
+    "key_values",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+
+ramps = Table(
+    "ramps",
+    metadata,
+    Column("pool", String, primary_key=True),
+    Column("day", String, primary_key=True),
+    Column("ramp_per_s2", Float, nullable=False),
+)

@@ -1,0 +1,221 @@
+"""History, policy memory and the fleet's notes in one SQLite file.
+
+Write-ahead log with ``synchronous=FULL``: a commit is on the disk when the call returns, so that power loss forgets
+nothing that was acted on; it costs one flush per decision (0.3 ms on an SSD), which a control loop that decides once a
+second can afford. A command that only reads (``explain``) may do so beside the controller.
+
+Bounded twice: rows beyond ``rows_max`` are pruned, oldest first, and the file never grows past ``file_bytes_max``; there, or
+on a full disk, a write raises and nothing is lost silently.
+"""
+
+import sqlite3
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Engine, Row, Table, create_engine, delete, event, func, insert, select, text
+from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from forebay.adapters.sqlite import schema
+from forebay.domain.errors import BadInput, ForebayError
+from forebay.domain.events import Event
+from forebay.ports.store import DecisionRecord
+
+ROWS_MAX = 200_000
+"""Decisions, and events, each: two days of one pool that decides every second."""
+FILE_BYTES_MAX = 4 * 2**30
+PRUNE_EVERY = 500
+"""Appends between two prunings."""
+RAMP_DAYS_MAX = 400
+"""Days of ramps kept per pool: a year and a little."""
+BUSY_S = 5.0
+"""How long a write waits for another process's."""
+_COMPRESSION = 1
+
+
+class StoreCorrupt(ForebayError):
+    """The history file is damaged."""
+
+
+class StoreFull(ForebayError):
+    """The history file cannot grow."""
+
+
+class StoreFailed(ForebayError):
+    """The history file could not be read or written."""
+
+
+class SqliteStore:
+    """`ports.Store` on the file ``path``. Every method may raise StoreCorrupt, StoreFull or StoreFailed, each naming the file."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        read_only: bool = False,
+        rows_max: int = ROWS_MAX,
+        file_bytes_max: int = FILE_BYTES_MAX,
+    ) -> None:
+        """Open (and, unless ``read_only``, make) the file. Raises BadInput where there is none to read, or it is a newer version's."""
+        self._path = Path(path)
+        self._rows_max = rows_max
+        self._appends = 0
+        self._engine = self._open(read_only, file_bytes_max)
+        try:
+            with self._errors_told():
+                self._prepare(read_only)
+        except ForebayError:
+            self._engine.dispose()
+            raise
+
+    def append_decision(self, record: DecisionRecord) -> None:
+        """Durable when it returns."""
+        row = {"pool": record.decision.pool, "at_wall_s": record.at_wall_s, "body": _packed(record)}
+        self._append(schema.decisions, row)
+
+    def decisions(self, pool: str, until_wall_s: float | None = None, limit: int = 1) -> list[DecisionRecord]:
+        """Newest first: as they were appended, or, until a time, by their times (an accelerated world's wall starts anew with each run)."""
+        table = schema.decisions
+        query = select(table.c.body).where(table.c.pool == pool)
+        if until_wall_s is None:
+            query = query.order_by(table.c.seq.desc())
+        else:
+            query = query.where(table.c.at_wall_s <= until_wall_s).order_by(table.c.at_wall_s.desc(), table.c.seq.desc())
+        return [self._unpacked(row.body, DecisionRecord) for row in self._rows(query.limit(limit))]
+
+    def append_event(self, event: Event) -> None:
+        """Durable when it returns."""
+        self._append(schema.events, {"kind": event.kind, "wall_s": event.wall_s, "body": _packed(event)})
+
+    def events(self, since_wall_s: float = 0.0, kind: str | None = None, limit: int = 1000) -> list[Event]:
+        """The newest ``limit``, oldest first."""
+        table = schema.events
+        query = select(table.c.body).where(table.c.wall_s >= since_wall_s)
+        if kind is not None:
+            query = query.where(table.c.kind == kind)
+        rows = self._rows(query.order_by(table.c.seq.desc()).limit(limit))
+        return [self._unpacked(row.body, Event) for row in reversed(rows)]
+
+    def put(self, key: str, value: bytes) -> None:
+        """Replaces; durable when it returns."""
+        statement = upsert(schema.values).values(key=key, value=value)
+        self._write(statement.on_conflict_do_update(index_elements=["key"], set_={"value": statement.excluded.value}))
+
+    def get(self, key: str) -> bytes | None:
+        """The value put last, or None."""
+        rows = self._rows(select(schema.values.c.value).where(schema.values.c.key == key))
+        return bytes(rows[0].value) if rows else None
+
+    def append_ramp(self, pool: str, day: str, ramp_per_s2: float) -> None:
+        """The day keeps its largest; durable when it returns."""
+        table = schema.ramps
+        statement = upsert(table).values(pool=pool, day=day, ramp_per_s2=ramp_per_s2)
+        larger = func.max(table.c.ramp_per_s2, statement.excluded.ramp_per_s2)
+        self._write(statement.on_conflict_do_update(index_elements=["pool", "day"], set_={"ramp_per_s2": larger}))
+
+    def ramps(self, pool: str, limit: int = 28) -> Sequence[float]:
+        """By day, oldest first."""
+        table = schema.ramps
+        query = select(table.c.ramp_per_s2).where(table.c.pool == pool).order_by(table.c.day.desc()).limit(limit)
+        return [row.ramp_per_s2 for row in reversed(self._rows(query))]
+
+    def close(self) -> None:
+        """Flush and release; idempotent."""
+        self._engine.dispose()
+
+    def _open(self, read_only: bool, file_bytes_max: int) -> Engine:
+        if read_only and not self._path.is_file():
+            raise BadInput(f"there is no history at {self._path}; run `forebay up` with this configuration first")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreFailed(f"{self._path.parent}: {error.strerror}; the state directory must be writable") from error
+        mode = "ro" if read_only else "rwc"
+        location = f"file:{self._path.resolve().as_posix().replace('%', '%25').replace('?', '%3f').replace('#', '%23')}?mode={mode}"
+        engine = create_engine(
+            "sqlite://",
+            poolclass=StaticPool,
+            creator=lambda: sqlite3.connect(location, uri=True, timeout=BUSY_S, check_same_thread=False),
+        )
+
+        def configure(connection: Any, _: Any) -> None:
+            cursor = connection.cursor()
+            cursor.execute("PRAGMA synchronous=FULL")
+            if not read_only:
+                cursor.execute("PRAGMA journal_mode=WAL")
+                page_bytes = cursor.execute("PRAGMA page_size").fetchone()[0]
+                cursor.execute(f"PRAGMA max_page_count={max(1, file_bytes_max // page_bytes)}")
+            cursor.close()
+
+        event.listen(engine, "connect", configure)
+        return engine
+
+    def _prepare(self, read_only: bool) -> None:
+        with self._engine.begin() as connection:
+            version = connection.execute(text("PRAGMA user_version")).scalar_one()
+            if version > schema.SCHEMA_VERSION:
+                raise BadInput(
+                    f"{self._path} was written by a newer Forebay (schema {version}, this one knows {schema.SCHEMA_VERSION}): "
+                    "use that version, or move the file away to begin a new history"
+                )
+            if not read_only and version < schema.SCHEMA_VERSION:
+                schema.metadata.create_all(connection)
+                connection.execute(text(f"PRAGMA user_version={schema.SCHEMA_VERSION}"))
+
+    def _append(self, table: Table, row: dict[str, Any]) -> None:
+        self._appends += 1
+        prune = self._appends % PRUNE_EVERY == 0
+        with self._errors_told(), self._engine.begin() as connection:
+            connection.execute(insert(table).values(**row))
+            if prune:
+                self._prune(connection)
+
+    def _prune(self, connection: Connection) -> None:
+        for table in (schema.decisions, schema.events):
+            newest = connection.execute(select(func.max(table.c.seq))).scalar_one_or_none()
+            if newest is not None:
+                connection.execute(delete(table).where(table.c.seq <= newest - self._rows_max))
+        days = schema.ramps
+        kept = select(days.c.day).distinct().order_by(days.c.day.desc()).limit(RAMP_DAYS_MAX)
+        connection.execute(delete(days).where(days.c.day.not_in(kept)))
+
+    def _write(self, statement: Any) -> None:
+        with self._errors_told(), self._engine.begin() as connection:
+            connection.execute(statement)
+
+    def _rows(self, query: Any) -> Sequence[Row[Any]]:
+        with self._errors_told(), self._engine.connect() as connection:
+            return connection.execute(query).all()
+
+    def _unpacked(self, body: bytes, kind: Any) -> Any:
+        try:
+            return msgspec.msgpack.decode(zlib.decompress(body), type=kind)
+        except (zlib.error, msgspec.MsgspecError) as error:
+            raise StoreCorrupt(f"{self._path} holds a {kind.__name__} that can't be read ({error}){_MOVE_AWAY}") from error
+
+    @contextmanager
+    def _errors_told(self) -> Iterator[None]:
+        """Third-party errors stop here, with what to do in their words."""
+        try:
+            yield
+        except DBAPIError as error:
+            words = str(error.orig)
+            if "full" in words:
+                raise StoreFull(f"{self._path}: {words}; free space, or move the file away") from error
+            if "malformed" in words or "not a database" in words:
+                raise StoreCorrupt(f"{self._path} is damaged ({words}){_MOVE_AWAY}") from error
+            raise StoreFailed(f"{self._path}: {words}") from error
+        except SQLAlchemyError as error:
+            raise StoreFailed(f"{self._path}: {error}") from error
+
+
+_MOVE_AWAY = ": move it away (with its -wal and -shm) to begin a new history; engines that run are found again without it"
+
+
+def _packed(value: msgspec.Struct) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode(value), _COMPRESSION)

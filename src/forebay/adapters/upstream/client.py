@@ -1,0 +1,161 @@
+"""A pool of kept-alive connections per engine, newest first, bounded in number and in age.
+
+The idle age stays below uvicorn's five seconds (what vLLM serves with), so that an engine seldom closes a connection
+just as a request is written to it; where it does, the exchange ends STALE and the sender sends again.
+"""
+
+import asyncio
+from urllib.parse import urlsplit
+
+from forebay.adapters.upstream.connection import EngineConnection, HttpExchange
+from forebay.ports.upstream import End, Exchange, ResponseSink
+
+IDLE_PER_ORIGIN_MAX = 256
+IDLE_S = 4.0
+CONNECT_S = 5.0
+ORIGINS_MAX = 4096
+"""Engines remembered; beyond, those without idle connections are forgotten."""
+
+
+class Origin:
+    """One engine's address and its idle connections."""
+
+    __slots__ = ("forgotten", "host", "idle", "port", "upstream")
+
+    def __init__(self, upstream: "HttpUpstream", url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ValueError(f"{url!r} is not an engine's address; write http://host:port")
+        self.upstream = upstream
+        self.host = parts.hostname
+        self.port = parts.port or 80
+        self.idle: list[EngineConnection] = []
+        self.forgotten = False
+
+    def keep(self, connection: EngineConnection) -> None:
+        """Take back a connection whose response is whole."""
+        if self.forgotten or self.upstream.closed or len(self.idle) >= self.upstream.idle_per_origin_max:
+            connection.transport.close()
+            return
+        connection.idle_since_s = self.upstream.loop.time()
+        self.idle.append(connection)
+        self.upstream.watch_idle()
+
+    def take(self) -> EngineConnection | None:
+        """The connection used last, if one is alive."""
+        while self.idle:
+            connection = self.idle.pop()
+            if not connection.transport.is_closing():
+                return connection
+        return None
+
+    def remove_idle(self, connection: EngineConnection) -> None:
+        """The engine closed it."""
+        if connection in self.idle:
+            self.idle.remove(connection)
+
+    def close_idle(self) -> None:
+        """Close them all."""
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            connection.transport.close()
+
+
+class HttpUpstream:
+    """`ports.Upstream` over HTTP/1.1. Times are real seconds: sockets don't know the world's speed."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        idle_per_origin_max: int = IDLE_PER_ORIGIN_MAX,
+        idle_s: float = IDLE_S,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        self.loop = loop or asyncio.get_running_loop()
+        self.idle_per_origin_max = idle_per_origin_max
+        self.closed = False
+        self.live: set[HttpExchange] = set()
+        self._idle_s = idle_s
+        self._connect_s = connect_s
+        self._origins: dict[str, Origin] = {}
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    def send(self, url: str, request: bytes, sink: ResponseSink, timeout_s: float | None = None) -> Exchange:
+        """Send ``request`` to ``url``; the sink is never called before this returns. Raises ValueError on an address that isn't one."""
+        origin = self._origins.get(url) or self._remember(url)
+        exchange = HttpExchange(self, origin, request, sink)
+        self.live.add(exchange)
+        if timeout_s is not None:
+            exchange.timer = self.loop.call_later(timeout_s, exchange.expire)
+        connection = origin.take()
+        if connection is not None:
+            connection.start(exchange)
+        else:
+            exchange.task = self.loop.create_task(self._connect(exchange))
+        return exchange
+
+    def forget(self, url: str) -> None:
+        """Close idle connections to ``url``."""
+        origin = self._origins.pop(url, None)
+        if origin is not None:
+            origin.forgotten = True
+            origin.close_idle()
+
+    async def close(self) -> None:
+        """Abort what runs and close every connection."""
+        self.closed = True
+        for exchange in list(self.live):
+            exchange.abort()
+        for origin in self._origins.values():
+            origin.close_idle()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        await asyncio.sleep(0)
+
+    @property
+    def idle_connections(self) -> int:
+        """How many are kept."""
+        return sum(len(origin.idle) for origin in self._origins.values())
+
+    def watch_idle(self) -> None:
+        """See to it that what is idle now is closed in time."""
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self._idle_s / 2, self._close_old)
+
+    def _remember(self, url: str) -> Origin:
+        if len(self._origins) >= ORIGINS_MAX:
+            for known in [known for known, origin in self._origins.items() if not origin.idle]:
+                self._origins.pop(known).forgotten = True
+        origin = self._origins[url] = Origin(self, url)
+        return origin
+
+    def _close_old(self) -> None:
+        self._idle_timer = None
+        oldest_s = self.loop.time() - self._idle_s / 2
+        for origin in self._origins.values():
+            old = [connection for connection in origin.idle if connection.idle_since_s <= oldest_s]
+            if old:
+                origin.idle = [connection for connection in origin.idle if connection.idle_since_s > oldest_s]
+                for connection in old:
+                    connection.transport.close()
+        if self.idle_connections:
+            self.watch_idle()
+
+    async def _connect(self, exchange: HttpExchange) -> None:
+        origin = exchange.origin
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, connection = await self.loop.create_connection(lambda: EngineConnection(origin), origin.host, origin.port)
+        except TimeoutError:
+            exchange.finish(End.CONNECT_FAILED, f"no connection within {self._connect_s:g} s")
+            return
+        except OSError as error:
+            exchange.finish(End.CONNECT_FAILED, str(error))
+            return
+        if exchange.sink is None:
+            connection.transport.abort()
+            return
+        exchange.task = None
+        connection.start(exchange)

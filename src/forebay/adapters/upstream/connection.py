@@ -1,0 +1,270 @@
+"""One connection to one engine: the parser is fed on the side, so the bytes that were read are the bytes handed on.
+
+A response costs its parser callbacks and one ``data`` call per read. The parser is told the head apart from the rest
+(the head's end is searched for here), since llhttp doesn't say where in a read the body begins.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import httptools
+
+from forebay.ports.upstream import End, ResponseHead, ResponseSink
+
+if TYPE_CHECKING:
+    from forebay.adapters.upstream.client import HttpUpstream, Origin
+
+HEAD_BYTES_MAX = 64 * 1024
+"""An engine whose response head is longer is answering something else than HTTP."""
+
+
+class HttpExchange:
+    """One request under way, from ``send`` to ``end``: while connecting it has a task, then a connection."""
+
+    __slots__ = ("connection", "head_only", "origin", "paused", "request", "sink", "task", "timer", "upstream")
+
+    def __init__(self, upstream: "HttpUpstream", origin: "Origin", request: bytes, sink: ResponseSink) -> None:
+        self.upstream = upstream
+        self.origin = origin
+        self.request = request
+        self.sink: ResponseSink | None = sink
+        self.connection: EngineConnection | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.paused = False
+        self.head_only = request.startswith(b"HEAD ")
+
+    def pause(self) -> None:
+        """Stop reading from the engine."""
+        if self.connection is not None and not self.paused:
+            self.connection.transport.pause_reading()
+        self.paused = True
+
+    def resume(self) -> None:
+        """Read again."""
+        if self.connection is not None and self.paused:
+            self.connection.transport.resume_reading()
+        self.paused = False
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.drop(End.ABORTED, "")
+
+    def expire(self) -> None:
+        """The time the sender gave is over."""
+        self.drop(End.TIMEOUT, "no whole answer in time")
+
+    def drop(self, end: End, detail: str) -> None:
+        """End without a whole response: the connection can't be used again."""
+        connection, task = self.connection, self.task
+        if self.sink is None:
+            return
+        if connection is not None:
+            connection.exchange = None
+            connection.transport.abort()
+        elif task is not None:
+            task.cancel()
+        self.finish(end, detail)
+
+    def finish(self, end: End, detail: str) -> None:
+        """Tell the sink, once."""
+        sink = self.sink
+        if sink is None:
+            return
+        self.sink = self.connection = self.task = None
+        self.request = b""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.upstream.live.discard(self)
+        sink.end(end, detail)
+
+
+class EngineConnection(asyncio.Protocol):
+    """Also the parser's listener: the ``on_…`` methods are llhttp's callbacks."""
+
+    __slots__ = (
+        "_between_chunks",
+        "_buffer",
+        "_chunked",
+        "_complete",
+        "_headers",
+        "_keep_alive",
+        "_length",
+        "_overrun",
+        "_parser",
+        "_parts",
+        "_phase",
+        "exchange",
+        "idle_since_s",
+        "on_body",
+        "origin",
+        "transport",
+        "used",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, origin: "Origin") -> None:
+        self.origin = origin
+        self.exchange: HttpExchange | None = None
+        self.idle_since_s = 0.0
+        self.used = 0
+        self._parts: list[bytes] = []
+        self.on_body = self._parts.append
+        self._parser = httptools.HttpResponseParser(self)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._phase = 0  # 0: nothing read, 1: inside the head, 2: inside the body
+        self._buffer = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._chunked = False
+        self._length: int | None = None
+        self._complete = False
+        self._overrun = False
+        self._between_chunks = True
+        self._keep_alive = False
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = transport  # type: ignore[assignment]
+
+    def start(self, exchange: HttpExchange) -> None:
+        """Send ``exchange``'s request."""
+        self._reset()
+        self.exchange = exchange
+        exchange.connection = self
+        self.used += 1
+        if exchange.paused:
+            self.transport.pause_reading()
+        self.transport.write(exchange.request)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The engine closed, or we did."""
+        self.origin.remove_idle(self)
+        exchange = self.exchange
+        if exchange is None:
+            return
+        self.exchange = None
+        detail = str(error) if error is not None else "the engine closed the connection"
+        until_close = self._phase == 2 and not self._chunked and self._length is None and error is None
+        if until_close and exchange.sink is not None:
+            exchange.sink.data(b"", b"", True, True)
+            exchange.finish(End.COMPLETE, "")
+        elif self._phase == 0 and self.used > 1:
+            self.origin.close_idle()
+            exchange.finish(End.STALE, detail)
+        else:
+            exchange.finish(End.CUT, detail)
+
+    # -- bytes --------------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser and hand the bytes on."""
+        exchange = self.exchange
+        if exchange is None:
+            self.transport.abort()
+            return
+        try:
+            if self._phase != 2:
+                data = self._feed_head(data)
+                if self._phase != 2 or self.exchange is not exchange or not (data or self._complete):
+                    return
+            if data:
+                self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            exchange.drop(End.BAD_RESPONSE, f"not HTTP: {error}")
+            return
+        except httptools.HttpParserUpgrade:
+            exchange.drop(End.BAD_RESPONSE, "the engine switched protocols")
+            return
+        self._hand_on(exchange, data)
+
+    def _hand_on(self, exchange: HttpExchange, data: bytes) -> None:
+        parts, sink = self._parts, exchange.sink
+        if sink is None:
+            return
+        if self._overrun:
+            exchange.drop(End.BAD_RESPONSE, "bytes after the end of the response")
+            return
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        complete = self._complete
+        sink.data(data, body, not self._chunked or (self._between_chunks and data.endswith(b"\r\n")), complete)
+        if complete and self.exchange is exchange:
+            self._release(exchange)
+
+    def _release(self, exchange: HttpExchange) -> None:
+        """The response is whole: keep the connection if the engine will."""
+        self.exchange = None
+        if exchange.paused:
+            self.transport.resume_reading()
+        if self._keep_alive and not self.transport.is_closing():
+            self.origin.keep(self)
+        else:
+            self.transport.close()
+        exchange.finish(End.COMPLETE, "")
+
+    def _feed_head(self, data: bytes) -> bytes:
+        """Feed the head up to its end; returns what was read beyond it."""
+        self._phase = 1
+        buffer = self._buffer + data if self._buffer else data
+        while True:
+            end = buffer.find(b"\r\n\r\n") + 4
+            if end == 3:
+                self._buffer = buffer
+                if len(buffer) > HEAD_BYTES_MAX and self.exchange is not None:
+                    self.exchange.drop(End.BAD_RESPONSE, f"a response head of more than {HEAD_BYTES_MAX} bytes")
+                return b""
+            self._parser.feed_data(buffer[:end])
+            buffer = buffer[end:]
+            if self._phase == 2:
+                self._buffer = b""
+                return buffer
+
+    # -- llhttp's callbacks -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A second message inside one exchange is bytes that nobody asked for."""
+        if self._complete:
+            self._overrun = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep it, and note the framing."""
+        name = name.lower()
+        self._headers.append((name, value))
+        if name == b"content-length":
+            self._length = int(value)
+        elif name == b"transfer-encoding":
+            self._chunked = value.lower().endswith(b"chunked")
+
+    def on_headers_complete(self) -> None:
+        """Tell the sink, unless it is an interim (1xx) response."""
+        status = self._parser.get_status_code()
+        exchange = self.exchange
+        if status < 200 or exchange is None or exchange.sink is None:
+            self._headers = []
+            return
+        self._phase = 2
+        self._keep_alive = self._parser.should_keep_alive()
+        if status in (204, 304) or exchange.head_only:
+            self._chunked, self._length = False, 0
+            self._complete = exchange.head_only
+            self._keep_alive = self._keep_alive and not exchange.head_only
+        exchange.sink.head(ResponseHead(status, tuple(self._headers), self._chunked, self._length))
+
+    def on_chunk_header(self) -> None:
+        """A chunk begins."""
+        self._between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk ended."""
+        self._between_chunks = True
+
+    def on_message_complete(self) -> None:
+        """The response (or an interim one) is whole."""
+        if self._phase == 2:
+            self._complete = True

@@ -1,0 +1,100 @@
+"""Token shapes from what is known before a request runs: its bytes and its limits, and what such requests took before.
+
+Prompt tokens are bytes ÷ a learned ratio, output tokens a learned quantile: tokenising would cost more than the relay
+itself, and the output's length is not knowable. Both are learned per (team, model) from finished requests; a team that
+is new to a model starts from what the model's other teams showed. Errors only shift when requests start: estimates are
+clamped to the context limit, never refused on, since only the engine counts exactly.
+"""
+
+import math
+
+from forebay.domain.shape import Shape, Usage
+
+TABLE_MAX = 4096
+"""(team, model) pairs remembered; the one that learned longest ago is forgotten first."""
+BYTES_PER_TOKEN_START = 3.5
+"""Below what English (4-4.5) and most code has, so that a first estimate is rather too long."""
+BYTES_PER_TOKEN_MIN = 1.0
+"""Byte-level tokenisers make no token of less than a byte; a lower ratio is a chat template's or a bug's."""
+START_TOKENS = 256.0
+"""Weight of the start ratio, in prompt tokens."""
+KEPT = 31 / 32
+"""What each finished request leaves of the weight of those before it."""
+OUTPUT_TOKENS_START = 256.0
+OUTPUT_QUANTILE = 0.7
+"""Above the mean of usual (skewed) lengths, so that sums over a batch err on the safe side."""
+GAIN_MAX = 1.0
+GAIN_MIN = 0.05
+"""Step of the quantile in its logarithm: from large while little is known to this, which goes on following changes."""
+
+
+class _Learned:
+    """What one (team, model) showed. Bytes and tokens are decaying sums: long prompts weigh as much as they cost."""
+
+    __slots__ = ("bytes", "outputs_seen", "quantile_tokens", "tokens")
+
+    def __init__(self, start: "_Learned | None") -> None:
+        ratio: float = start.bytes / start.tokens if start else BYTES_PER_TOKEN_START
+        self.tokens: float = START_TOKENS
+        self.bytes: float = START_TOKENS * ratio
+        self.quantile_tokens: float = start.quantile_tokens if start else OUTPUT_TOKENS_START
+        self.outputs_seen = 0
+
+    def prompt(self, body_bytes: int, prompt_tokens: int) -> None:
+        self.bytes = self.bytes * KEPT + max(body_bytes, prompt_tokens * BYTES_PER_TOKEN_MIN)
+        self.tokens = self.tokens * KEPT + prompt_tokens
+
+    def output(self, output_tokens: float) -> None:
+        """One step of stochastic approximation: up by the quantile's weight or down by the rest, so that they cancel out there."""
+        self.outputs_seen += 1
+        gain = max(GAIN_MIN, GAIN_MAX / self.outputs_seen)
+        step = OUTPUT_QUANTILE if output_tokens > self.quantile_tokens else OUTPUT_QUANTILE - 1
+        self.quantile_tokens = max(1.0, self.quantile_tokens * math.exp(gain * step))
+
+
+class Estimator:
+    """Deterministic: the same calls give the same estimates."""
+
+    def __init__(self) -> None:
+        self._table: dict[tuple[str, str], _Learned] = {}
+        self._start = _Learned(None)
+
+    def shape(self, team: str, model: str, body_bytes: int, max_tokens: int | None, n: int, context_tokens: int) -> Shape:
+        """The estimated shape of a request of ``body_bytes`` that asks for ``n`` answers of at most ``max_tokens`` tokens each.
+
+        ``max_tokens`` None: no limit but the context's. Prompt and each answer together stay within ``context_tokens``.
+        """
+        table = self._table
+        learned = table.get((team, model)) or table.get(("", model)) or self._start
+        prompt_tokens = math.ceil(body_bytes * learned.tokens / learned.bytes)
+        prompt_tokens = max(1, min(prompt_tokens, context_tokens - 1))
+        each_max = max(1, context_tokens - prompt_tokens)
+        if max_tokens is not None and max_tokens < each_max:
+            each_max = max(1, max_tokens)
+        n = max(1, n)
+        each = min(math.ceil(learned.quantile_tokens), each_max)
+        return Shape(prompt_tokens, each * n, 0, each_max * n, n)
+
+    def learn(self, team: str, model: str, body_bytes: int, usage: Usage, n: int = 1) -> None:
+        """Take a finished request into account: ``n`` answers to ``body_bytes``, as the engine counted them.
+
+        Counts that aren't exact are ignored: a cut stream says how long it was allowed to be, not how long it would have been.
+        """
+        if not usage.exact or usage.prompt_tokens <= 0:
+            return
+        of_model = self._learned("", model)
+        learned = self._learned(team, model) if team else of_model
+        for each in {id(of_model): of_model, id(learned): learned}.values():
+            each.prompt(body_bytes, usage.prompt_tokens)
+            each.output(usage.output_tokens / max(1, n))
+
+    def _learned(self, team: str, model: str) -> _Learned:
+        """The entry, made if need be, and moved to the end of the table: its first entry is the one to forget."""
+        key = (team, model)
+        learned = self._table.pop(key, None)
+        if learned is None:
+            learned = _Learned(self._table.get(("", model)))
+            if len(self._table) >= TABLE_MAX:
+                del self._table[next(iter(self._table))]
+        self._table[key] = learned
+        return learned

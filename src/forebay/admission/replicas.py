@@ -1,0 +1,110 @@
+"""The replicas of one pool as the last roster gave them, with those that left it and still have permits.
+
+A roster is the whole truth about who may get new permits; permits that were given are the gateway's own truth, and
+outlive the roster they were given under.
+"""
+
+from collections.abc import Collection
+from operator import attrgetter
+
+from forebay.admission.budget import Replica, could_ever_fit
+from forebay.admission.outcomes import Refusal
+from forebay.admission.tickets import Ticket
+from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
+
+_RANK = attrgetter("rank")
+
+
+class Replicas:
+    """Who may be chosen, and what is expected."""
+
+    def __init__(self) -> None:
+        self.listed: list[Replica] = []
+        """In roster order; only these get new permits."""
+        self.posture = Posture.OPEN
+        self.ready_at_s: float | None = None
+        """World time at which the next replica is expected; None if none is."""
+        self.barren_since_s: float | None = float("-inf")
+        """Since when there has been no replica and none expected; None while there is one."""
+        self._known: dict[str, Replica] = {}
+        self._capacities: frozenset[Capacity] = frozenset()
+        self._chosen_seq = 0
+
+    def take(self, roster: RosterPool, now_s: float) -> None:
+        """Use this roster from now on. A replica that left keeps its permits until they end; one that comes back counts them."""
+        listed = {replica.id: replica for replica in roster.replicas}
+        for known in list(self._known.values()):
+            if known.id not in listed:
+                known.listed = False
+                self.forget_if_idle(known)
+        for replica_id, replica in listed.items():
+            known_one = self._known.get(replica_id)
+            if known_one is None:
+                self._known[replica_id] = Replica(replica)
+            else:
+                known_one.use(replica)
+        self.listed = [self._known[replica_id] for replica_id in listed]
+        self._capacities = frozenset(replica.capacity for replica in listed.values())
+        self.posture = roster.posture
+        expected_s = roster.next_ready_in_s
+        self.ready_at_s = None if expected_s is None else now_s + expected_s
+        if self.listed or expected_s is not None:
+            self.barren_since_s = None
+        elif self.barren_since_s is None:
+            self.barren_since_s = now_s
+
+    def choose(self, ticket: Ticket, candidates: Collection[Replica]) -> Replica | None:
+        """The least loaded of ``candidates`` where it fits, or None; the least loaded has most of its tightest budget free.
+
+        Among equals: the one with the fewest streams, then the one chosen longest ago, so that equal replicas share.
+        """
+        excluded = ticket.excluded
+        first = min(candidates, key=_RANK, default=None)
+        if first is None or (first.listed and first.id not in excluded and first.fits(ticket)):
+            return first
+        best: Replica | None = None
+        for replica in candidates:
+            if best is not None and replica.rank >= best.rank:
+                continue
+            if replica is not first and replica.listed and replica.id not in excluded and replica.fits(ticket):
+                best = replica
+        return best
+
+    def grant(self, ticket: Ticket, replica: Replica) -> None:
+        """Give the permit."""
+        self._chosen_seq += 1
+        replica.chosen_seq = self._chosen_seq
+        replica.grant(ticket)
+
+    def hopeless(self, ticket: Ticket) -> Refusal | None:
+        """Why no replica of this roster will ever take it, or None. An empty roster says nothing."""
+        if not self.listed:
+            return None
+        if not any(could_ever_fit(capacity, ticket) for capacity in self._capacities):
+            return Refusal.NEVER_FITS
+        if ticket.excluded and not any(
+            replica.id not in ticket.excluded and could_ever_fit(replica.capacity, ticket) for replica in self.listed
+        ):
+            return Refusal.NO_REPLICAS
+        return None
+
+    def forget_if_idle(self, replica: Replica) -> None:
+        """A replica that left the roster is dropped with its last permit."""
+        if not replica.permits:
+            del self._known[replica.id]
+
+    def running(self) -> list[Ticket]:
+        """Every ticket that holds a permit."""
+        return [ticket for replica in self._known.values() for ticket in replica.permits.values()]
+
+    def load(self) -> tuple[ReplicaLoad, ...]:
+        """What is in flight, on replicas that left the roster too."""
+        return tuple(replica.reported() for replica in self._known.values())
+
+    def check(self) -> None:
+        """Raises AssertionError unless the sums hold and exactly the listed replicas may be chosen."""
+        for replica in self._known.values():
+            replica.check()
+        may_be_chosen = {replica.id for replica in self._known.values() if replica.listed}
+        assert may_be_chosen == {replica.id for replica in self.listed}, "the roster and the replicas known differ"
+        assert all(self._known[replica.id] is replica for replica in self.listed), "a replica is kept twice"

@@ -1,0 +1,79 @@
+"""One request inside admission, from its arrival to its end: the only mutable record about it."""
+
+from typing import TYPE_CHECKING
+
+from forebay.domain.shape import Shape
+
+if TYPE_CHECKING:
+    from forebay.admission.budget import Replica
+    from forebay.admission.lanes import Lane
+
+RETRIES_MAX = 8
+"""Replicas remembered as tried; after so many the request is given up."""
+
+
+class Ticket:
+    """Queued (``queued_seq`` > 0), dispatched (``replica`` is set) or ended (neither)."""
+
+    __slots__ = (
+        "arrived_s",
+        "deadline_s",
+        "dispatched_s",
+        "emitted",
+        "excluded",
+        "expected",
+        "id",
+        "lane",
+        "longest",
+        "output",
+        "output_max",
+        "outstanding",
+        "prompt",
+        "queued_s",
+        "queued_seq",
+        "replica",
+        "sequences",
+        "team",
+        "total",
+        "uncached",
+    )
+
+    def __init__(self, ticket: int, lane: "Lane", team: str, shape: Shape, now_s: float) -> None:
+        self.id = ticket
+        self.lane = lane
+        self.team = team
+        self.prompt = shape.prompt_tokens
+        self.output = shape.output_tokens
+        """Output tokens estimated at arrival."""
+        self.output_max = shape.output_tokens_max
+        self.total = shape.prompt_tokens + shape.output_tokens
+        self.uncached = max(0, shape.prompt_tokens - shape.cached_tokens)
+        self.sequences = shape.sequences
+        self.longest = shape.prompt_tokens + -(-shape.output_tokens // shape.sequences)
+        """Tokens of one of its sequences at its end: the context limit is on these."""
+        self.arrived_s = now_s
+        self.deadline_s = now_s + lane.longest_wait_s
+        self.queued_seq = 0
+        self.queued_s = now_s
+        self.dispatched_s = now_s
+        self.replica: Replica | None = None
+        self.excluded: tuple[str, ...] = ()
+        self.emitted = 0
+        self.expected = shape.output_tokens
+        """Output tokens expected in all, re-estimated while it runs; never less than ``emitted``."""
+        self.outstanding = 0
+        """Prefill tokens it still occupies: its uncached prompt until the first token."""
+
+    def held_tokens(self) -> int:
+        """KV tokens it holds now."""
+        return self.prompt + self.emitted
+
+    def spread(self) -> list[tuple[int, int]]:
+        """``(left, cur)`` of each of its sequences; the prompt's KV is shared and counted once, and the sums are exact."""
+        left = self.expected - self.emitted
+        count = self.sequences
+        if count == 1:
+            return [(left, self.prompt + self.emitted)]
+        each = self.emitted // count
+        first = self.prompt + self.emitted - each * (count - 1)
+        return [(left // count, first)] + [((left + extra) // count, each) for extra in range(1, count)]

@@ -1,0 +1,82 @@
+"""Promises that no world may break, checked each second and at the end. Each has a name; a failure shows it."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from forebay.app.world.clients import Answer, Told
+from forebay.domain.replica import ReplicaState
+from forebay.domain.scaling import Decision, Observation, Policy
+from forebay.domain.signal import Unknown
+from forebay.gateway.service import Gateway
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """One broken promise."""
+
+    at_s: float
+    promise: str
+    detail: str
+
+
+class WatchedPolicy:
+    """The live policy, with an eye on it: Unknown never lowers, caps hold, exactly one term binds."""
+
+    def __init__(self, policy: Policy, replicas_max: int, broken: list[Broken]) -> None:
+        self._policy = policy
+        self._max = replicas_max
+        self._broken = broken
+
+    def decide(self, observation: Observation) -> Decision:
+        """Decide, then check the decision."""
+        decision = self._policy.decide(observation)
+        ready = [replica for replica in observation.replicas if replica.state is ReplicaState.READY]
+        blind = bool(ready) and all(isinstance(replica.waiting, Unknown) for replica in ready)
+        unknown = blind or isinstance(observation.lanes_waiting, Unknown)
+        if unknown and decision.replicas < min(observation.desired, self._max):
+            self._note(observation, "unknown never lowers", f"{observation.desired} → {decision.replicas}: {decision.reason}")
+        if decision.replicas > self._max:
+            self._note(observation, "caps hold", f"{decision.replicas} > {self._max}")
+        if sum(term.binding for term in decision.terms) != 1:
+            self._note(observation, "one term binds", str([term.name for term in decision.terms if term.binding]))
+        if len(decision.memory) > 64 * 1024:
+            self._note(observation, "memory is bounded", f"{len(decision.memory)} bytes")
+        return decision
+
+    def _note(self, observation: Observation, promise: str, detail: str) -> None:
+        self._broken.append(Broken(observation.now_s, promise, detail))
+
+
+def each_second(gateway: Gateway, now_s: float) -> list[Broken]:
+    """Permits within the three budgets, none leaked, every call accounted for."""
+    try:
+        gateway.check()
+    except AssertionError as error:
+        return [Broken(now_s, "permits are conserved", str(error))]
+    return []
+
+
+def at_the_end(gateway: Gateway, answers: Iterable[Answer], wishes: int, now_s: float) -> list[Broken]:
+    """Every request was answered, honestly, and nothing of it is left inside."""
+    answers = list(answers)
+    broken = [
+        Broken(answer.ended_s, "no answer lies", f"request {answer.number}: {answer.detail}")
+        for answer in answers
+        if answer.told is Told.LIED
+    ]
+    if len(answers) != wishes:
+        broken.append(Broken(now_s, "every request is answered", f"{len(answers)} of {wishes}"))
+    snapshot = gateway.snapshot()
+    for load in snapshot.pools:
+        left = sum(lane.waiting for lane in load.lanes) + sum(replica.streams for replica in load.replicas)
+        if left:
+            broken.append(Broken(now_s, "nothing is left inside", f"{left} requests in pool {load.pool}"))
+        counted = Counter[str]()
+        for row in load.counts:
+            counted["arrived"] += row.arrived
+            counted["ended"] += row.completed + row.shed + row.failed + row.truncated
+        gone = sum(answer.told is Told.GONE for answer in answers)
+        if not counted["ended"] <= counted["arrived"] <= counted["ended"] + gone:
+            broken.append(Broken(now_s, "requests are conserved", f"{dict(counted)} and {gone} clients hung up"))
+    return broken

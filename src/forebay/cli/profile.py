@@ -1,0 +1,213 @@
+"""``forebay profile``: the profiles that ship, where their numbers come from, and how many requests a replica of each can serve."""
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay.cli.output import write_json
+from forebay.domain.errors import BadInput
+from forebay.domain.profile import ColdStart, Profile
+from forebay.domain.units import format_bytes, format_duration, parse_duration_s, parse_rate_per_s
+from forebay.engine.capacity import CapacityAtSlo, ContextRow, FallsOver, at_slo, by_context, falls_over
+from forebay.engine.catalogue import PROFILES
+from forebay.spec.problems import did_you_mean
+
+app = typer.Typer(
+    name="profile", help="The physics of models on hardware: list, show, and the capacity that follows.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A profile; `forebay profile list` has the names.")]
+Json = Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")]
+
+
+@app.command("list")
+def list_profiles(json_path: Json = None) -> None:
+    """The profiles that ship."""
+    if json_path is not None:
+        write_json([msgspec.to_builtins(profile) for profile in PROFILES.values()], json_path)
+    if json_path == "-":
+        return
+    table = _table("profile", "model", "hardware", right=("KV tokens", "sequences", "cold start", "$/hour"))
+    for profile in PROFILES.values():
+        table.add_row(
+            profile.name,
+            profile.model,
+            profile.hardware,
+            f"{profile.kv_tokens:,}",
+            str(profile.sequences_max),
+            format_duration(round(profile.cold_start.total_s)),
+            f"{profile.gpu_hour_usd * profile.gpus:.2f}",
+        )
+    Console().print(table)
+
+
+@app.command("show")
+def show(name: Name, json_path: Json = None) -> None:
+    """Every number of one profile, and the source of each."""
+    profile = _find(name)
+    if json_path is not None:
+        write_json(profile, json_path)
+    if json_path == "-":
+        return
+    console = Console(highlight=False)
+    numbers = _table(profile.name, "")
+    for what, value in _numbers(profile):
+        numbers.add_row(what, value)
+    sources = _table("source of", "origin")
+    for source in profile.sources:
+        sources.add_row(source.what, source.origin)
+    console.print(numbers)
+    console.print()
+    console.print(sources)
+
+
+@app.command("capacity")
+def capacity(
+    name: Name,
+    prompt: Annotated[int, typer.Option("--prompt", min=1, help="Mean prompt tokens of a request.")] = 1000,
+    output: Annotated[int, typer.Option("--output", min=1, help="Mean output tokens of a request.")] = 200,
+    ttft: Annotated[str, typer.Option("--ttft", help="The promise: 95 % of first tokens within this time.")] = "1s",
+    itl: Annotated[str, typer.Option("--itl", help="The promise: mean time between tokens.")] = "50ms",
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Replicas of the fleet.")] = 1,
+    rate: Annotated[str | None, typer.Option("--rate", help="Requests the fleet must serve, such as 50/s or 400/min.")] = None,
+    json_path: Json = None,
+) -> None:
+    """How much one replica serves within its promises, which limit binds, and at which context a fleet falls over."""
+    profile = _find(name)
+    ttft_s, itl_s = _duration_s("--ttft", ttft), _duration_s("--itl", itl)
+    rate_per_s = _rate_per_s(rate)
+    state = at_slo(profile, prompt, output, ttft_s, itl_s)
+    rows = by_context(profile, output, ttft_s, itl_s)
+    fall = None if rate_per_s is None else falls_over(profile, replicas, rate_per_s, output, ttft_s, itl_s)
+    if json_path is not None:
+        shape = {"prompt_tokens": prompt, "output_tokens": output, "ttft_s": ttft_s, "itl_s": itl_s, "replicas": replicas}
+        write_json(_result(profile, shape, state, rows, fall), json_path)
+    if json_path == "-":
+        return
+    _print_capacity(profile, f"{prompt:,} prompt + {output:,} output tokens, TTFT {ttft}, ITL {itl}", replicas, state)
+    _print_contexts(rows, fall, replicas, output)
+
+
+def _find(name: str) -> Profile:
+    if name in PROFILES:
+        return PROFILES[name]
+    hint = did_you_mean(name, PROFILES)
+    raise BadInput(f"no profile is called {name!r}; allowed: {', '.join(PROFILES)}" + (f"; {hint}" if hint else ""))
+
+
+def _duration_s(option: str, text: str) -> float:
+    try:
+        seconds = parse_duration_s(text)
+    except ValueError as error:
+        raise BadInput(f"{option}: {error}") from None
+    if seconds <= 0:
+        raise BadInput(f"{option}: found {text!r}; allowed: a time of more than 0")
+    return seconds
+
+
+def _rate_per_s(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        rate = parse_rate_per_s(text)
+    except ValueError as error:
+        raise BadInput(f"--rate: {error}") from None
+    if rate <= 0:
+        raise BadInput(f"--rate: found {text!r}; allowed: a rate of more than 0")
+    return rate
+
+
+def _numbers(profile: Profile) -> list[tuple[str, str]]:
+    law, cold = profile.law, profile.cold_start
+    return [
+        ("model", profile.model),
+        ("hardware", f"{profile.hardware} ({profile.gpus} GPU{'s' if profile.gpus > 1 else ''}, ${profile.gpu_hour_usd:.2f} per GPU-hour)"),
+        ("step: base", f"{law.base_s * 1e3:.2f} ms"),
+        ("step: per decoding sequence", f"{law.per_sequence_s * 1e6:.1f} µs"),
+        ("step: per 1,000 KV tokens read", f"{law.per_kv_token_s * 1e9:.1f} µs"),
+        ("step: per prompt token", f"{law.per_prefill_token_s * 1e6:.1f} µs"),
+        ("token budget of a step", f"{profile.prefill_chunk_tokens:,}"),
+        ("sequences at once", str(profile.sequences_max)),
+        ("KV", f"{profile.kv_tokens:,} tokens in blocks of {profile.block_tokens}, {profile.kv_bytes_per_token:,} bytes each"),
+        ("context", f"{profile.context_tokens:,} tokens"),
+        ("front end", f"{profile.front_end_s * 1e3:.1f} ms per request, {profile.front_end_per_token_s * 1e6:.1f} µs per output token"),
+        ("cold start", f"{format_duration(round(cold.total_s))}; on a warm node {format_duration(round(cold.warm_s))}"),
+        ("its stages", _stages(cold)),
+    ]
+
+
+def _stages(cold: ColdStart) -> str:
+    weights = f"{format_bytes(cold.weights_bytes)} of weights in {format_duration(round(cold.weights_s))}"
+    return f"node {format_duration(round(cold.provision_s))}, {weights}, engine {format_duration(round(cold.init_s))}"
+
+
+def _result(
+    profile: Profile, shape: dict[str, Any], state: CapacityAtSlo, rows: tuple[ContextRow, ...], fall: FallsOver | None
+) -> dict[str, Any]:
+    return {
+        "profile": profile.name,
+        **shape,
+        "capacity": msgspec.to_builtins(state),
+        "fleet_requests_per_s": state.requests_per_s * shape["replicas"],
+        "usd_per_million_output_tokens": _usd_per_million(profile, state),
+        "by_context": [msgspec.to_builtins(row) for row in rows],
+        "falls_over": None if fall is None else msgspec.to_builtins(fall),
+    }
+
+
+def _usd_per_million(profile: Profile, state: CapacityAtSlo) -> float | None:
+    per_hour = state.output_tokens_per_s * 3600
+    return profile.gpu_hour_usd * profile.gpus / per_hour * 1e6 if per_hour else None
+
+
+def _print_capacity(profile: Profile, shape: str, replicas: int, state: CapacityAtSlo) -> None:
+    console = Console(highlight=False)
+    console.print(f"[bold]One replica of {profile.name}[/bold] ({profile.hardware}), {shape}:")
+    table = _table("", "")
+    table.show_header = False
+    table.add_row("requests/s", f"[bold]{state.requests_per_s:.2f}[/bold]  ({state.requests_per_s * 60:.0f} per minute)")
+    if replicas > 1:
+        table.add_row(f"{replicas} replicas", f"{state.requests_per_s * replicas:.2f} requests/s")
+    table.add_row("tokens/s", f"{state.prompt_tokens_per_s:,.0f} prompt, {state.output_tokens_per_s:,.0f} output")
+    table.add_row("in flight", f"{state.sequences:.0f} sequences, KV {state.kv_usage:.0%}, step {state.step_s * 1e3:.1f} ms")
+    table.add_row("TTFT p95", format_duration(state.ttft_s) if state.ttft_s < 1e6 else "grows without end")
+    usd = _usd_per_million(profile, state)
+    if usd is not None:
+        table.add_row("cost at this load", f"${usd:.2f} per million output tokens")
+    table.add_row("binding limit", f"[bold]{state.binding}[/bold]")
+    console.print(table)
+    console.print(state.because)
+    console.print()
+
+
+def _print_contexts(rows: tuple[ContextRow, ...], fall: FallsOver | None, replicas: int, output: int) -> None:
+    console = Console(highlight=False)
+    console.print(f"If every request ended at the same context ({output:,} tokens of it output):")
+    table = _table(right=("context", "sequences that fit", "requests/s"))
+    table.add_column("binding limit")
+    for row in rows:
+        table.add_row(f"{row.context_tokens:,}", str(row.sequences_fit), f"{row.requests_per_s:.3g}", str(row.binding))
+    console.print(table)
+    if fall is None:
+        return
+    fleet = f"{replicas} replica{'s' if replicas > 1 else ''} at {fall.rate_per_s:.4g} requests/s"
+    if fall.holds_to_the_end:
+        console.print(f"{fleet} hold even where every request fills the whole context of {fall.context_tokens:,} tokens.")
+    elif fall.context_tokens is None:
+        console.print(f"{fleet} do not hold at any context; the limit is {fall.binding}.")
+    else:
+        console.print(
+            f"[bold]{fleet} fall over beyond a context of {fall.context_tokens:,} tokens[/bold]; the limit there is {fall.binding}."
+        )
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for column in right:
+        table.add_column(column, justify="right")
+    return table

@@ -1,0 +1,53 @@
+"""`forebay world`: the live system in simulated worlds, faults from a seed."""
+
+from concurrent.futures import ProcessPoolExecutor
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from forebay.app.world.run import Verdict, judge
+from forebay.cli import output
+
+
+def command(
+    seeds: Annotated[int, typer.Option(help="How many worlds.", min=1, max=1_000_000)] = 20,
+    first: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
+    seed: Annotated[int | None, typer.Option(help="Run only this seed, and show its log.", min=0)] = None,
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=256)] = 2,
+    json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the verdicts as JSON to PATH (- for stdout).")] = None,
+) -> None:
+    """Run the unmodified gateway, controller and emulated engines in virtual time, with crashes, hangs, lies and cuts.
+
+    Exit code 1 if any promise was broken: no answer lies, no permit leaks, no drain cuts a stream, Unknown never lowers.
+    """
+    console = Console(stderr=True)
+    if seed is not None:
+        verdicts = [judge(seed)]
+        for line in verdicts[0].log:
+            console.print(line, highlight=False, markup=False)
+    else:
+        verdicts = _judge_all(range(first, first + seeds), jobs, console)
+    failed = [verdict for verdict in verdicts if not verdict.ok]
+    for verdict in failed[:10]:
+        for broken in verdict.broken[:5]:
+            console.print(f"seed {verdict.seed} at {broken.at_s:.3f} s: {broken.promise}: {broken.detail}", markup=False, highlight=False)
+        console.print(f"  again: forebay world --seed {verdict.seed}", markup=False)
+    if json is not None:
+        output.write_json(verdicts, json)
+    requests = sum(verdict.requests for verdict in verdicts)
+    complete = sum(verdict.told.get("complete", 0) for verdict in verdicts)
+    console.print(f"{len(verdicts)} worlds, {requests} requests ({complete} complete), {len(failed)} worlds with a broken promise")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _judge_all(seeds: range, jobs: int, console: Console) -> list[Verdict]:
+    with Progress(console=console, transient=True) as progress, ProcessPoolExecutor(min(jobs, len(seeds))) as pool:
+        task = progress.add_task("worlds", total=len(seeds))
+        verdicts = []
+        for verdict in pool.map(judge, seeds):
+            verdicts.append(verdict)
+            progress.advance(task)
+        return verdicts

@@ -1,0 +1,17 @@
+"""The settings of an emulated engine beyond its profile, with vLLM's defaults."""
+
+import msgspec
+
+
+class Behaviour(msgspec.Struct, frozen=True):
+    """How one engine behaves where vLLM has an option for it, or where clients leave it open."""
+
+    max_queued_requests: int | None = None
+    """vLLM's ``--max-num-queued-reqs``: running and waiting ones; None: no bound."""
+    keep_alive_real_s: float = 5.0
+    """Idle connections are closed after this many real seconds."""
+    start_jitter: float = 0.0
+    """Each stage of a start takes up to this fraction longer or shorter, drawn from the seed."""
+    output_tokens_median: float = 150.0
+    """Answers without ``max_tokens`` have a log-normal length."""
+    output_tokens_sigma: float = 0.8

@@ -1,0 +1,113 @@
+"""What the gateway itself says to clients: OpenAI's four-field error shape, and the one place heads are built.
+
+429 means contended, 503 that there is nothing to run on; ``Retry-After`` is real seconds, jittered here, since clients of
+the OpenAI SDK obey it to the millisecond and would all come back at one instant.
+"""
+
+import math
+import random
+from http import HTTPStatus
+
+import msgspec
+
+from forebay.admission.outcomes import jittered
+
+STATUS_LINES: dict[int, bytes] = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""RFC 9110 §7.6.1, and the names in use before it."""
+
+NOT_TO_CLIENTS = HOP_BY_HOP | {b"content-length", b"x-request-id"}
+"""Framing and the request's id are the gateway's own."""
+
+JSON = b"application/json"
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    """One error as a client sees it. ``retry_after_s``: real seconds, None where coming back would not help."""
+
+    status: int
+    type: str
+    code: str | None
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    def body(self) -> bytes:
+        """All four fields, always: clients' types require them."""
+        fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": fields})
+
+    def event(self) -> bytes:
+        """The same inside a stream whose status is already 200. The blank line ends whatever event was open."""
+        return b"data: " + self.body() + b"\n\n"
+
+    def headers(self) -> bytes:
+        """``Retry-After`` in whole seconds, and in milliseconds for those who read it first."""
+        if self.retry_after_s is None:
+            return b""
+        return b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (math.ceil(self.retry_after_s), round(self.retry_after_s * 1000))
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ErrorReply:
+    """400: the request is wrong."""
+    return ErrorReply(400, "invalid_request_error", code, message, param)
+
+
+def unavailable(message: str, code: str, retry_after_s: float, status: int = 503) -> ErrorReply:
+    """503: there is nothing to run it on now."""
+    return ErrorReply(status, "service_unavailable", code, message, retry_after_s=retry_after_s)
+
+
+def retry_after_real_s(world_s: float, speed: float, chance: random.Random) -> float:
+    """World seconds as a client's wait: real, spread, within what clients obey."""
+    return jittered(world_s / speed, chance.random())
+
+
+def simple_head(status: int, content_type: bytes, length: int, extra: bytes, keep_alive: bool) -> bytes:
+    """The head of an answer of the gateway's own."""
+    return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n" % (
+        STATUS_LINES[status],
+        content_type,
+        length,
+        extra,
+        b"" if keep_alive else b"connection: close\r\n",
+    )
+
+
+def passed_head(
+    status: int, headers: tuple[tuple[bytes, bytes], ...], request_id: bytes, length: int | None, chunked: bool, keep_alive: bool
+) -> bytes:
+    """An engine's head for a client: its own headers but for the hop's, and our framing."""
+    parts = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+    for name, value in headers:
+        if name not in NOT_TO_CLIENTS:
+            parts.append(b"%b: %b\r\n" % (name, value))
+    parts.append(b"x-request-id: %b\r\n" % request_id)
+    if chunked:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    elif length is not None:
+        parts.append(b"content-length: %d\r\n" % length)
+    parts.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+    return b"".join(parts)
+
+
+def chunk(data: bytes) -> bytes:
+    """``data`` as one HTTP chunk; nothing for nothing, since an empty chunk is the end."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+
+
+LAST_CHUNK = b"0\r\n\r\n"
+DONE_EVENT = b"data: [DONE]\n\n"

@@ -1,0 +1,61 @@
+"""The few fields of a request body that the gateway needs, decoded once with their types; the bytes go on as they came.
+
+A body is rewritten only where the engine would not understand it: an alias for the model, or a tier of ours. Then the
+top level is taken apart and put together again, with every other value's bytes untouched.
+"""
+
+import re
+
+import msgspec
+
+from forebay.gateway.answers import ErrorReply, bad_request
+
+_PATH = re.compile(r" - at `\$\.?([^`]*)`")
+_MISSING = re.compile(r"missing required field `([^`]*)`")
+
+ENGINE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
+"""OpenAI's own values of ``service_tier``: engines know them, so they may stay in the body."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What is read of a body; all else is skipped, and passed on."""
+
+    model: str
+    stream: bool | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    service_tier: str | None = None
+
+    @property
+    def output_tokens_max(self) -> int | None:
+        """The client's own bound on each choice, if it gave one that is one."""
+        bound = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+        return bound if bound is not None and bound > 0 else None
+
+
+_decode = msgspec.json.Decoder(Ask).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def decode(body: bytes) -> Ask | ErrorReply:
+    """The fields, or what is wrong with them."""
+    try:
+        return _decode(body)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        where = _PATH.search(text) or _MISSING.search(text)
+        return bad_request(f"The request body is not valid: {text}", param=where[1] if where and where[1] else None)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return bad_request(f"The request body is not valid JSON: {error}")
+
+
+def rewritten(body: bytes, model: str | None, drop_tier: bool) -> bytes:
+    """``body`` with another model name, and without ``service_tier`` where ``drop_tier``."""
+    fields = _decode_fields(body)
+    if model is not None:
+        fields["model"] = msgspec.Raw(_encode(model))
+    if drop_tier:
+        fields.pop("service_tier", None)
+    return _encode(fields)

@@ -1,0 +1,182 @@
+"""The one owner of the admission machines: it tells them what happened and carries out what they ask.
+
+Effects of one call may concern other requests, whose answers may start further requests; they are carried out from one
+queue by the outermost call, so that no machine is entered while another call into it is on the stack. One timer serves
+the deadlines of every pool.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from forebay.admission.effects import Dispatch, Effect, Refuse
+from forebay.admission.estimate import Estimator
+from forebay.admission.machine import Admission
+from forebay.domain.roster import PoolLoad, RosterPool
+from forebay.domain.shape import Shape, Usage
+from forebay.gateway.meters import TierMeter
+from forebay.ports.clock import Clock, TimerHandle
+from forebay.spec.types import Pool, Spec
+
+
+class Caller(Protocol):
+    """A request as the desk knows it."""
+
+    ticket: int
+
+    def dispatch(self, effect: Dispatch) -> None:
+        """It has a permit: send it."""
+        ...
+
+    def refused(self, effect: Refuse) -> None:
+        """It has none and will get none."""
+        ...
+
+    def sweep(self, now_s: float) -> None:
+        """Look at its times."""
+        ...
+
+
+class PoolDesk:
+    """One pool: its machine, its meters, and the requests that are inside."""
+
+    __slots__ = ("admission", "calls", "context_tokens", "meters", "model", "name")
+
+    def __init__(self, spec: Spec, pool: Pool) -> None:
+        self.name = pool.name
+        self.model = pool.model
+        self.admission = Admission(pool.name, spec.tiers, pool.queued_max)
+        self.calls: dict[int, Caller] = {}
+        self.meters = {tier.name: TierMeter(pool.name, tier) for tier in spec.tiers}
+        models = {model.name: model for model in spec.models}
+        declared = models[pool.model].context_tokens if pool.model in models else 0
+        bounds = [tokens for tokens in (declared, pool.profile.context_tokens if pool.profile else 0) if tokens]
+        self.context_tokens = min(bounds) if bounds else 2**31
+
+
+class Desk:
+    """Every pool's machine, one timer."""
+
+    def __init__(self, spec: Spec, clock: Clock) -> None:
+        self.clock = clock
+        self.estimator = Estimator()
+        self.pools = {pool.name: PoolDesk(spec, pool) for pool in spec.pools}
+        self._tickets = 0
+        self._effects: deque[tuple[PoolDesk, Effect]] = deque()
+        self._carrying = False
+        self._timer: TimerHandle | None = None
+        self._timer_at_s = 0.0
+
+    # -- what happened ------------------------------------------------------------------------------------------------
+
+    def next_ticket(self) -> int:
+        """A number never given before."""
+        self._tickets += 1
+        return self._tickets
+
+    def arrive(self, pool: PoolDesk, call: Caller, tier: str, team: str, shape: Shape, now_s: float) -> None:
+        """A request came; it may be sent or refused before this returns."""
+        pool.calls[call.ticket] = call
+        self._after(pool, pool.admission.arrive(call.ticket, tier, team, shape, now_s))
+
+    def first_token(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
+        """Its prompt is prefilled."""
+        self._after(pool, pool.admission.first_token(call.ticket, now_s))
+
+    def finish(self, pool: PoolDesk, call: Caller, usage: Usage | None, now_s: float) -> None:
+        """Its last byte came."""
+        del pool.calls[call.ticket]
+        self._after(pool, pool.admission.finish(call.ticket, usage, now_s))
+
+    def abandon(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
+        """Nobody waits for it any more."""
+        del pool.calls[call.ticket]
+        self._after(pool, pool.admission.abandon(call.ticket, now_s))
+
+    def retry(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
+        """Its replica failed it: another one, or refusal."""
+        self._after(pool, pool.admission.retry(call.ticket, now_s))
+
+    def apply(self, pools: Iterable[RosterPool]) -> None:
+        """Route by these replicas from now on: the whole truth, so that a pool which isn't named has none."""
+        now_s = self.clock.now_s()
+        listed = {listed.pool: listed for listed in pools}
+        for pool in self.pools.values():
+            self._after(pool, pool.admission.set_roster(listed.get(pool.name) or RosterPool(pool.name, ()), now_s))
+
+    def sweep(self) -> None:
+        """Let every request look at its times."""
+        now_s = self.clock.now_s()
+        for pool in self.pools.values():
+            for call in list(pool.calls.values()):
+                call.sweep(now_s)
+
+    def close(self) -> None:
+        """No more timers."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def loads(self) -> tuple[PoolLoad, ...]:
+        """Every pool as the controller is told."""
+        now_s = self.clock.now_s()
+        loads = []
+        for pool in self.pools.values():
+            lanes, replicas = pool.admission.load(now_s)
+            loads.append(PoolLoad(pool.name, lanes, replicas, tuple(meter.counts() for meter in pool.meters.values())))
+        return tuple(loads)
+
+    @property
+    def live(self) -> int:
+        """Requests inside, waiting or in flight."""
+        return sum(len(pool.calls) for pool in self.pools.values())
+
+    def _after(self, pool: PoolDesk, effects: list[Effect]) -> None:
+        """Carry out ``effects``, then see to the timer."""
+        if effects:
+            queue = self._effects
+            for effect in effects:
+                queue.append((pool, effect))
+            if not self._carrying:
+                self._carry_out()
+        deadline_s = pool.admission.next_deadline_s()
+        if deadline_s is not None and (self._timer is None or deadline_s < self._timer_at_s):
+            self._arm(deadline_s)
+
+    def _carry_out(self) -> None:
+        self._carrying = True
+        try:
+            while self._effects:
+                pool, effect = self._effects.popleft()
+                if isinstance(effect, Dispatch):
+                    call = pool.calls.get(effect.ticket)
+                    if call is not None:
+                        call.dispatch(effect)
+                else:
+                    call = pool.calls.pop(effect.ticket, None)
+                    if call is not None:
+                        call.refused(effect)
+        finally:
+            self._carrying = False
+
+    def _arm(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_s = at_s
+        self._timer = self.clock.call_at(at_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        now_s = self.clock.now_s()
+        for pool in self.pools.values():
+            deadline_s = pool.admission.next_deadline_s()
+            if deadline_s is not None and deadline_s <= now_s:
+                self._after(pool, pool.admission.advance(now_s))
+        self._rearm()
+
+    def _rearm(self) -> None:
+        due = [deadline_s for pool in self.pools.values() if (deadline_s := pool.admission.next_deadline_s()) is not None]
+        if due and self._timer is None:
+            self._arm(min(due))

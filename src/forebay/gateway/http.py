@@ -1,0 +1,411 @@
+"""The client's side of HTTP/1.1: keep-alive, pipelining in order, and a bound on everything a client can make us hold.
+
+While a request is answered the connection goes on reading, since that is how a client that leaves is noticed; what
+arrives then waits, bounded. Times are counted in ticks of one coarse timer, so that a request sets none of its own.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import httptools
+
+from forebay.gateway.answers import JSON, ErrorReply, simple_head
+from forebay.spec.types import Limits
+
+TICK_S = 1.0
+HEAD_TICKS = 15
+"""A head must be whole within this (slow-loris)."""
+BODY_SILENT_TICKS = 15
+BODY_TICKS = 120
+KEEP_ALIVE_TICKS = 75
+LINGER_TICKS = 3
+"""After a refusal that left a body unread: how long the client has to read it before the connection is closed."""
+PIPELINED_BYTES_MAX = 64 * 1024
+PIPELINED_MAX = 16
+HEADERS_MAX = 128
+FRAMING_FACTOR_MAX = 8
+RETRY_AFTER_OVERLOAD_S = 5.0
+
+BAD_HTTP = ErrorReply(400, "invalid_request_error", None, "This is not an HTTP/1.1 request.")
+HEAD_TOO_LARGE = ErrorReply(431, "invalid_request_error", None, "The request's headers are too large.")
+BODIES_FULL = ErrorReply(
+    503, "service_unavailable", "overloaded", "Too many request bodies are held. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
+)
+TOO_MANY_CONNECTIONS = ErrorReply(
+    503, "service_unavailable", "overloaded", "Too many connections. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
+)
+
+BACKLOG = 4096
+
+class Request:
+    """One request, whole. Header names are in lower case."""
+
+    __slots__ = ("body", "headers", "held_bytes", "keep_alive", "method", "modern", "target")
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.target = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.body = b""
+        self.held_bytes = 0
+        """Of the body, counted against the budget of all bodies until released."""
+        self.keep_alive = False
+        self.modern = True
+        """HTTP/1.1: chunked framing is understood."""
+
+
+class Reply(Protocol):
+    """What answers a request that isn't answered at once."""
+
+    def client_gone(self) -> None:
+        """The connection was lost; write no more."""
+        ...
+
+    def client_slow(self) -> None:
+        """More is buffered than should be: stop producing."""
+        ...
+
+    def client_ready(self) -> None:
+        """Produce again."""
+        ...
+
+
+class HttpServer:
+    """All connections, their limits, and the timer. ``handle(connection, request)`` answers at once or sets ``connection.reply``."""
+
+    def __init__(self, limits: Limits, handle: "Callable[[ClientConnection, Request], None]") -> None:
+        self.limits = limits
+        self.request_bytes_max = limits.head_bytes_max + FRAMING_FACTOR_MAX * limits.body_bytes_max
+        """As read: chunk sizes, extensions and trailers cost no more than this."""
+        self.handle = handle
+        self.connections: set[ClientConnection] = set()
+        self.bodies_bytes = 0
+        self.tick = 0
+        self.closing = False
+        """No connection is kept alive any more."""
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port. Raises OSError where it can't."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=BACKLOG)
+        self._timer = loop.call_later(TICK_S, self._sweep)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start_on(self, listening: socket.socket) -> None:
+        """Listen on a socket that is already open: a supervisor's, which outlives this process."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: ClientConnection(self), sock=listening, backlog=BACKLOG)
+        self._timer = loop.call_later(TICK_S, self._sweep)
+
+    def stop_listening(self) -> None:
+        """Accept no more; connections that are open live on."""
+        if self._server is not None:
+            self._server.close()
+
+    def close(self) -> None:
+        """Close everything now."""
+        self.stop_listening()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _sweep(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._sweep)
+        self.tick += 1
+        for connection in list(self.connections):
+            connection.sweep(self.tick)
+
+
+class ClientConnection(asyncio.Protocol):
+    """Also the parser's listener: the ``on_…`` methods are llhttp's callbacks."""
+
+    __slots__ = (
+        "_advancing",
+        "_body",
+        "_body_bytes",
+        "_fed_bytes",
+        "_lingering",
+        "_parser",
+        "_paused",
+        "_reading",
+        "_ready",
+        "_refused",
+        "_request",
+        "_server",
+        "_since",
+        "_started",
+        "_unread",
+        "reply",
+        "request",
+        "transport",
+        "write",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._parser = httptools.HttpRequestParser(self)
+        self._request = Request()  # being read
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._reading = 0  # 0: between requests, 1: in a head, 2: in a body
+        self._fed_bytes = 0  # since the present request began, about
+        self._ready: deque[Request] = deque()
+        self._unread = b""
+        self._paused = False
+        self._refused: ErrorReply | None = None  # answered when its turn comes; nothing is parsed after it
+        self._lingering = False
+        self._advancing = False
+        self._since = server.tick  # of the last progress
+        self._started = server.tick  # of the request being read
+        self.request: Request | None = None
+        """The one being answered."""
+        self.reply: Reply | None = None
+        """What answers it."""
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the client in, unless there are too many."""
+        self.transport = transport  # type: ignore[assignment]
+        self.write = self.transport.write
+        server = self._server
+        server.connections.add(self)
+        self.transport.set_write_buffer_limits(high=server.limits.client_buffer_bytes_max)
+        if len(server.connections) > server.limits.connections_max:
+            self._refused = TOO_MANY_CONNECTIONS
+            self._advance()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """The client is gone, or we closed."""
+        self._server.connections.discard(self)
+        reply, self.reply = self.reply, None
+        self._lingering = True
+        if reply is not None:
+            reply.client_gone()
+        for request in (self.request, self._request, *self._ready):
+            if request is not None:
+                self.release(request)
+        self.request = None
+        self._ready.clear()
+
+    def abort(self) -> None:
+        """Close without a word: an answer that can't be finished must not look finished."""
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """The client reads slower than we write."""
+        if self.reply is not None:
+            self.reply.client_slow()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        if self.reply is not None:
+            self.reply.client_ready()
+
+    def sweep(self, tick: int) -> None:
+        """Close what has been silent for too long."""
+        silent = tick - self._since
+        if self._lingering:
+            over = silent > LINGER_TICKS
+        elif self.request is not None:
+            return  # its reply has times of its own
+        elif self._reading == 1:
+            over = tick - self._started > HEAD_TICKS
+        elif self._reading == 2:
+            over = silent > BODY_SILENT_TICKS or tick - self._started > BODY_TICKS
+        else:
+            over = silent > KEEP_ALIVE_TICKS
+        if over:
+            self.transport.abort()
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection lives on after the present answer."""
+        return self.request is not None and self.request.keep_alive and not self._server.closing
+
+    def answer(self, status: int, content_type: bytes, body: bytes, extra: bytes = b"") -> None:
+        """Answer the present request, whole."""
+        keep_alive = self.keep_alive
+        self.write(simple_head(status, content_type, len(body), extra, keep_alive) + body)
+        self.finish(keep_alive)
+
+    def refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
+        """Answer the present request with an error."""
+        self.answer(error.status, JSON, error.body(), error.headers() + extra)
+
+    def finish(self, keep_alive: bool) -> None:
+        """The present answer has been written to its end; ``keep_alive`` as its head said."""
+        request = self.request
+        self.reply = self.request = None
+        if request is not None:
+            self.release(request)
+        self._since = self._server.tick
+        if not keep_alive:
+            self._lingering = True
+            self.transport.close()
+        elif not self._advancing and (self._ready or self._unread or self._refused or self._paused):
+            self._advance()
+
+    def release(self, request: Request) -> None:
+        """Let go of the body: it will not be sent again."""
+        request.body = b""
+        self._server.bodies_bytes -= request.held_bytes
+        request.held_bytes = 0
+
+    def _advance(self) -> None:
+        """Answer what is ready, in order; then read on."""
+        self._advancing = True
+        while self.request is None and not self._lingering:
+            if self._ready:
+                self.request = self._ready.popleft()
+                self._server.handle(self, self.request)
+            elif self._refused is not None:
+                self._refuse_and_linger(self._refused)
+            elif self._unread:
+                unread, self._unread = self._unread, b""
+                self._feed(unread)
+            else:
+                if self._paused:
+                    self._paused = False
+                    self.transport.resume_reading()
+                break
+        self._advancing = False
+
+    def _refuse_and_linger(self, error: ErrorReply) -> None:
+        """The rest of the request is not read, so the connection can't go on; the client gets time to read the answer."""
+        body = error.body()
+        self.write(simple_head(error.status, JSON, len(body), error.headers(), keep_alive=False) + body)
+        self._lingering = True
+        self._since = self._server.tick
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    # -- bytes --------------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, or keep for later while a request is being answered."""
+        if self._lingering or self._refused is not None:
+            return
+        self._since = self._server.tick
+        if self.request is not None or self._ready:
+            self._unread += data
+            if len(self._unread) > PIPELINED_BYTES_MAX and not self._paused:
+                self._paused = True
+                self.transport.pause_reading()
+            return
+        self._feed(data)
+        if self._ready or self._refused is not None:
+            self._advance()
+
+    def _feed(self, data: bytes) -> None:
+        self._fed_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # not offered: the request is answered as it stands, and the connection ends after it
+        except httptools.HttpParserError:
+            self._refuse_later(BAD_HTTP)
+        if self._fed_bytes > self._server.limits.head_bytes_max:
+            if self._reading == 1:
+                self._refuse_later(HEAD_TOO_LARGE)
+            elif self._reading == 2 and self._fed_bytes > self._server.request_bytes_max:
+                self._refuse_later(self._too_large())
+
+    def _refuse_later(self, error: ErrorReply) -> None:
+        if self._refused is None:
+            self._refused = error
+            self._body = []
+            self.release(self._request)
+
+    # -- llhttp's callbacks -------------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._reading = 1
+        self._started = self._server.tick
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """The target may come in pieces."""
+        self._request.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Names in lower case, from here on. Trailers are dropped: they are not part of a head that was judged."""
+        if self._reading == 1:
+            self._request.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Judge the head before any of the body is read."""
+        request, parser = self._request, self._parser
+        request.method = parser.get_method()
+        keep_alive = parser.should_keep_alive()
+        self._reading = 2
+        if self._fed_bytes > self._server.limits.head_bytes_max or len(request.headers) > HEADERS_MAX:
+            self._judge_size(request)
+        for name, value in request.headers:
+            size = len(name)
+            if size == 14 and name == b"content-length":
+                if int(value) > self._server.limits.body_bytes_max:
+                    self._refuse_later(self._too_large())
+            elif size == 10 and name == b"connection":
+                # An old client that keeps alive has to say so, and an upgrade is named here.
+                request.modern = parser.get_http_version() != "1.0"
+                keep_alive = keep_alive and not parser.should_upgrade()
+            elif size == 6 and name == b"expect" and value.lower() == b"100-continue" and self._refused is None and self.request is None:
+                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not keep_alive:
+            request.modern = parser.get_http_version() != "1.0"
+        request.keep_alive = keep_alive
+
+    def _judge_size(self, request: Request) -> None:
+        size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+        if size > self._server.limits.head_bytes_max or len(request.headers) > HEADERS_MAX:
+            self._refuse_later(HEAD_TOO_LARGE)
+
+    def on_body(self, body: bytes) -> None:
+        """Keep it within the bounds."""
+        if self._refused is not None:
+            return
+        size = len(body)
+        server = self._server
+        self._body.append(body)
+        self._body_bytes += size
+        self._request.held_bytes += size
+        server.bodies_bytes += size
+        if self._body_bytes > server.limits.body_bytes_max:
+            self._refuse_later(self._too_large())
+        elif server.bodies_bytes > server.limits.bodies_bytes_max:
+            self._refuse_later(BODIES_FULL)
+
+    def on_message_complete(self) -> None:
+        """The request is whole, and waits for its turn."""
+        if self._refused is not None:
+            return
+        request = self._request
+        body = self._body
+        if body:
+            request.body = body[0] if len(body) == 1 else b"".join(body)
+            self._body = []
+        self._ready.append(request)
+        self._request = Request()
+        self._reading = 0
+        self._fed_bytes = 0
+        if len(self._ready) > PIPELINED_MAX:
+            self._refuse_later(BAD_HTTP)
+
+    def _too_large(self) -> ErrorReply:
+        limit = self._server.limits.body_bytes_max
+        return ErrorReply(413, "invalid_request_error", None, f"The request's body is larger than {limit} bytes.")

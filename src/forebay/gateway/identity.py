@@ -1,0 +1,74 @@
+"""Who asks, and which tier they get: a key names a team and a default tier, and a request may only lower it.
+
+Keys are kept and looked up as digests, so that neither a dump of the process nor the time a comparison takes tells one.
+"""
+
+import hashlib
+
+import msgspec
+
+from forebay.gateway.answers import ErrorReply, bad_request
+from forebay.spec.types import Spec, Tier
+
+ANONYMOUS = "anonymous"
+_DEFAULTS = frozenset({"auto", "default", "scale", "priority"})
+"""OpenAI's values that ask for the usual or for more; more is never given, so both mean the key's own tier."""
+
+UNAUTHORIZED = ErrorReply(
+    401,
+    "invalid_request_error",
+    "invalid_api_key",
+    "Incorrect or missing API key. Send 'Authorization: Bearer <key>' with a key of your team.",
+)
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """One key: whose it is, and the tier of requests made with it."""
+
+    team: str
+    tier: Tier
+    allowed: dict[str, Tier]
+    """Tiers that ``service_tier`` may choose: those the team may use, of the key's own rank or lower."""
+
+
+class Identity:
+    """All keys of a spec. Without teams everybody is ``anonymous``, at the top tier."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._tiers = sorted(spec.tiers, key=lambda tier: tier.rank)
+        self._by_name = {tier.name: tier for tier in spec.tiers}
+        self._callers: dict[bytes, Caller] = {}
+        for team in spec.teams:
+            for secret, tier in team.keys:
+                self._callers[_digest(secret.encode())] = self._caller(team.name, self._by_name[tier], team.tiers)
+        self.anonymous = None if spec.teams else self._caller(ANONYMOUS, self._tiers[0], ())
+
+    def caller(self, authorization: bytes) -> Caller | None:
+        """Whose ``Authorization`` header that is, or None."""
+        if self.anonymous is not None:
+            return self.anonymous
+        if authorization[:7].lower() != b"bearer ":
+            return None
+        return self._callers.get(_digest(authorization[7:].strip()))
+
+    def tier(self, caller: Caller, asked: str | None) -> Tier | ErrorReply:
+        """The tier a request gets: ``asked`` where it lowers, the key's own where it would raise."""
+        if asked is None or asked in caller.allowed:
+            return caller.tier if asked is None else caller.allowed[asked]
+        if asked in self._by_name and self._by_name[asked].rank < caller.tier.rank:
+            return caller.tier
+        if asked == "flex":
+            return max(caller.allowed.values(), key=lambda tier: tier.rank, default=caller.tier)
+        if asked in _DEFAULTS:
+            return caller.tier
+        names = ", ".join(caller.allowed)
+        return bad_request(f"service_tier {asked!r} is not one this key may use. Allowed: {names}, auto, default, flex.", "service_tier")
+
+    def _caller(self, team: str, tier: Tier, tiers: tuple[str, ...]) -> Caller:
+        allowed = {other.name: other for other in self._tiers if other.rank >= tier.rank and (not tiers or other.name in tiers)}
+        allowed[tier.name] = tier
+        return Caller(team, tier, allowed)
+
+
+def _digest(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()

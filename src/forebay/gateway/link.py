@@ -1,0 +1,107 @@
+"""The gateway's line to the controller: dialled from here, one JSON value a line, rosters down, snapshots up.
+
+A gateway without a controller goes on serving by the roster it has. Each reconnection waits longer, with jitter, so that
+a restarted controller isn't met by all its gateways at once.
+"""
+
+import asyncio
+import contextlib
+import random
+
+import msgspec
+
+from forebay.domain.events import Event
+from forebay.domain.roster import Bye, FromGateway, Hello, Roster
+from forebay.gateway.service import Gateway
+from forebay.ports.clock import Clock
+from forebay.ports.events import EventSink
+
+SNAPSHOT_EVERY_S = 1.0
+LINE_BYTES_MAX = 8 * 2**20
+BACKOFF_REAL_S = 0.2
+BACKOFF_REAL_S_MAX = 5.0
+STALLED_REAL_S = 10.0
+"""A controller that takes no bytes for this long is taken for gone."""
+
+
+class Link:
+    """``await run()`` until cancelled. Lines: `domain.roster.FromGateway` up, `domain.roster.Roster` down."""
+
+    def __init__(self, gateway: Gateway, clock: Clock, chance: random.Random, sink: EventSink, host: str, port: int) -> None:
+        self.connected = False
+        self._gateway = gateway
+        self._clock = clock
+        self._chance = chance
+        self._sink = sink
+        self._host = host
+        self._port = port
+        self._writer: asyncio.StreamWriter | None = None
+        self._encoder = msgspec.json.Encoder()
+        self._decoder = msgspec.json.Decoder(Roster)
+
+    async def run(self) -> None:
+        """Keep one connection for as long as the gateway lives."""
+        failures = 0
+        while True:
+            with contextlib.suppress(OSError, msgspec.DecodeError):
+                reader, writer = await asyncio.open_connection(self._host, self._port, limit=LINE_BYTES_MAX)
+                try:
+                    await self._serve(reader, writer)
+                finally:
+                    self._writer = None
+                    writer.close()
+            failures = 0 if self.connected else failures + 1
+            if self.connected:
+                self.connected = False
+                self._emit("controller_lost", "serving on by the last roster")
+            wait_real_s = min(BACKOFF_REAL_S_MAX, BACKOFF_REAL_S * 2 ** min(failures, 10)) * self._chance.uniform(0.5, 1.0)
+            await self._clock.sleep_until(self._clock.now_s() + wait_real_s * self._clock.speed)
+
+    async def goodbye(self) -> None:
+        """Tell the controller that this gateway leaves for good, if it is there: its silence is no outage then."""
+        if self._writer is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                await self._send(self._writer, Bye(self._gateway.name))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        await self._send(writer, Hello(self._gateway.name))
+        reporting = asyncio.ensure_future(self._report(writer))
+        taking = asyncio.ensure_future(self._take(reader, writer))
+        try:
+            done, _ = await asyncio.wait({reporting, taking}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (reporting, taking):
+                task.cancel()
+            await asyncio.gather(reporting, taking, return_exceptions=True)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await _line(reader):
+            ack = self._gateway.apply(self._decoder.decode(line))
+            if not self.connected:
+                self.connected = True
+                self._emit("controller_found", f"roster of term {ack.term}, version {ack.version}")
+            await self._send(writer, ack)
+
+    async def _report(self, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await self._send(writer, self._gateway.snapshot())
+            await self._clock.sleep_until(self._clock.now_s() + SNAPSHOT_EVERY_S)
+
+    async def _send(self, writer: asyncio.StreamWriter, value: FromGateway) -> None:
+        writer.write(self._encoder.encode(value) + b"\n")
+        async with asyncio.timeout(STALLED_REAL_S):
+            await writer.drain()
+
+    def _emit(self, kind: str, message: str) -> None:
+        self._sink.emit(Event(kind, self._clock.now_s(), self._clock.wall_s(), "", message, {"gateway": self._gateway.name}))
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """The next line, or nothing at the end; a line that is too long ends the connection."""
+    try:
+        return await reader.readline()
+    except ValueError as error:
+        raise ConnectionError(f"a line of more than {LINE_BYTES_MAX} bytes") from error

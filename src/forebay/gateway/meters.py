@@ -1,0 +1,217 @@
+"""What the gateway counts: plain integers in the hot path, turned into Prometheus families only when somebody asks.
+
+Labels are pool, tier and outcome, all declared in the spec or in an enum here, so their number is bounded by it.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from forebay.admission.outcomes import Refusal
+from forebay.domain.roster import TierCounts
+from forebay.domain.shape import Shape
+from forebay.spec.types import Tier
+
+BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class Outcome(StrEnum):
+    """How a request ended, from the client's side."""
+
+    COMPLETED = "completed"
+    REFUSED_BY_ENGINE = "refused_by_engine"
+    """The engine answered 4xx: the request is wrong, the service is not."""
+    SHED = "shed"
+    FAILED = "failed"
+    TRUNCATED = "truncated"
+    """Broken off after its first content; the client was told so."""
+    CLIENT_GONE = "client_gone"
+
+
+class Histogram:
+    """Counts by bucket; seconds are the world's."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_S) + 1)
+        self.sum_s = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(BUCKETS_S, seconds)] += 1
+        self.sum_s += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Prometheus's view of the buckets."""
+        total = 0
+        rows: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, BUCKETS_S), "+Inf"), self.counts, strict=True):
+            total += count
+            rows.append((bound, total))
+        return rows
+
+
+class TierMeter:
+    """Counters of one (pool, tier) since the gateway started."""
+
+    __slots__ = (
+        "arrived",
+        "arrived_output_tokens",
+        "arrived_prompt_tokens",
+        "outcomes",
+        "output_tokens",
+        "pool",
+        "prompt_tokens",
+        "queue_wait",
+        "response_bytes",
+        "retries",
+        "shed",
+        "tier",
+        "ttft",
+        "ttft_met",
+        "ttft_missed",
+    )
+
+    def __init__(self, pool: str, tier: Tier) -> None:
+        self.pool = pool
+        self.tier = tier
+        self.arrived = 0
+        self.arrived_prompt_tokens = 0
+        self.arrived_output_tokens = 0
+        self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.shed: dict[Refusal, int] = dict.fromkeys(Refusal, 0)
+        self.retries = 0
+        self.prompt_tokens = 0
+        self.output_tokens = 0
+        self.response_bytes = 0
+        self.ttft_met = 0
+        self.ttft_missed = 0
+        self.ttft = Histogram()
+        self.queue_wait = Histogram()
+
+    def arrive(self, shape: Shape) -> None:
+        """A request came."""
+        self.arrived += 1
+        self.arrived_prompt_tokens += shape.prompt_tokens
+        self.arrived_output_tokens += shape.output_tokens
+
+    def first_content(self, ttft_s: float) -> None:
+        """A stream's first content came."""
+        self.ttft.observe(ttft_s)
+        if ttft_s <= self.tier.ttft_s:
+            self.ttft_met += 1
+        else:
+            self.ttft_missed += 1
+
+    def counts(self) -> TierCounts:
+        """For the controller. Clients that left are neither completed nor failed."""
+        outcomes = self.outcomes
+        return TierCounts(
+            tier=self.tier.name,
+            preemptible=self.tier.preemptible,
+            arrived=self.arrived,
+            arrived_prompt_tokens=self.arrived_prompt_tokens,
+            arrived_output_tokens=self.arrived_output_tokens,
+            completed=outcomes[Outcome.COMPLETED] + outcomes[Outcome.REFUSED_BY_ENGINE],
+            shed=outcomes[Outcome.SHED],
+            failed=outcomes[Outcome.FAILED],
+            truncated=outcomes[Outcome.TRUNCATED],
+            ttft_met=self.ttft_met,
+            ttft_missed=self.ttft_missed,
+        )
+
+
+class Gauges:
+    """What is true now, read when asked."""
+
+    def lanes(self) -> Iterable[tuple[str, str, int, int]]:
+        """``(pool, tier, waiting requests, waiting tokens)``."""
+        raise NotImplementedError
+
+    def replicas(self) -> Iterable[tuple[str, str, int, int]]:
+        """``(pool, replica, permits, KV tokens)``."""
+        raise NotImplementedError
+
+    def connections(self) -> int:
+        """Open client connections."""
+        raise NotImplementedError
+
+    def bodies_bytes(self) -> int:
+        """Request bodies held."""
+        raise NotImplementedError
+
+
+class GatewayCollector(Collector):
+    """Turns meters and gauges into families at the moment of a scrape."""
+
+    def __init__(self, meters: list[TierMeter], gauges: Gauges) -> None:
+        self._meters = meters
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
+        """All families; names start with ``forebay_``."""
+        yield from self._counters()
+        yield from self._histograms()
+        yield from self._now()
+
+    def _counters(self) -> Iterator[CounterMetricFamily]:
+        requests = CounterMetricFamily("forebay_requests", "Requests ended, by outcome.", labels=["pool", "tier", "outcome"])
+        shed = CounterMetricFamily("forebay_shed", "Requests refused by admission, by reason.", labels=["pool", "tier", "reason"])
+        plain = {
+            "arrived": CounterMetricFamily("forebay_arrived", "Requests that came.", labels=["pool", "tier"]),
+            "retries": CounterMetricFamily(
+                "forebay_retries", "Tries on another replica before the first content.", labels=["pool", "tier"]
+            ),
+            "prompt_tokens": CounterMetricFamily("forebay_prompt_tokens", "Prompt tokens of ended requests.", labels=["pool", "tier"]),
+            "output_tokens": CounterMetricFamily("forebay_output_tokens", "Output tokens of ended requests.", labels=["pool", "tier"]),
+            "response_bytes": CounterMetricFamily("forebay_response_bytes", "Bytes read from engines.", labels=["pool", "tier"]),
+        }
+        for meter in self._meters:
+            labels = [meter.pool, meter.tier.name]
+            for outcome, count in meter.outcomes.items():
+                requests.add_metric([*labels, outcome.value], count)
+            for reason, count in meter.shed.items():
+                shed.add_metric([*labels, reason.value], count)
+            for name, family in plain.items():
+                family.add_metric(labels, getattr(meter, name))
+        yield requests
+        yield shed
+        yield from plain.values()
+
+    def _histograms(self) -> Iterator[HistogramMetricFamily]:
+        ttft = HistogramMetricFamily(
+            "forebay_ttft_seconds", "Arrival to first content of streams (world seconds).", labels=["pool", "tier"]
+        )
+        wait = HistogramMetricFamily("forebay_queue_wait_seconds", "Arrival to first dispatch (world seconds).", labels=["pool", "tier"])
+        for meter in self._meters:
+            labels = [meter.pool, meter.tier.name]
+            ttft.add_metric(labels, meter.ttft.cumulative(), meter.ttft.sum_s)
+            wait.add_metric(labels, meter.queue_wait.cumulative(), meter.queue_wait.sum_s)
+        yield ttft
+        yield wait
+
+    def _now(self) -> Iterator[GaugeMetricFamily]:
+        waiting = GaugeMetricFamily("forebay_waiting", "Requests in the lane.", labels=["pool", "tier"])
+        tokens = GaugeMetricFamily("forebay_waiting_tokens", "Tokens in the lane.", labels=["pool", "tier"])
+        permits = GaugeMetricFamily("forebay_permits", "Requests in flight on the replica.", labels=["pool", "replica"])
+        kv_tokens = GaugeMetricFamily("forebay_inflight_kv_tokens", "KV tokens they hold, as admission counts.", labels=["pool", "replica"])
+        for pool, tier, count, held in self._gauges.lanes():
+            waiting.add_metric([pool, tier], count)
+            tokens.add_metric([pool, tier], held)
+        for pool, replica, count, held in self._gauges.replicas():
+            permits.add_metric([pool, replica], count)
+            kv_tokens.add_metric([pool, replica], held)
+        yield from (waiting, tokens, permits, kv_tokens)
+        yield GaugeMetricFamily("forebay_client_connections", "Open client connections.", value=self._gauges.connections())
+        yield GaugeMetricFamily("forebay_bodies_bytes", "Request bodies held.", value=self._gauges.bodies_bytes())
+
+
+def registry(meters: list[TierMeter], gauges: Gauges) -> CollectorRegistry:
+    """A registry of this gateway's own: two in one process don't mix."""
+    own = CollectorRegistry(auto_describe=False)
+    own.register(GatewayCollector(meters, gauges))
+    return own

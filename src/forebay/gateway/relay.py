@@ -1,0 +1,409 @@
+"""One request's way through: waiting, sent, answered; and back to the queue while nothing of an answer is out.
+
+The client's connection and the engine's exchange call in here, and nothing else writes to the client meanwhile. Up to
+the first content every failure can be tried on another replica, and the client sees only that it took longer. After
+it, a failure ends the stream with a proper error event: never a silent truncation. The permit lasts until the engine's
+last byte, a refusal, or the client's leaving, whichever comes first; each of the three ends it exactly once.
+"""
+
+import random
+from typing import Protocol
+
+from forebay.admission.effects import Dispatch, Refuse
+from forebay.admission.outcomes import ANSWERS
+from forebay.domain.shape import Shape, Usage
+from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk, passed_head, retry_after_real_s, unavailable
+from forebay.gateway.body import Ask
+from forebay.gateway.desk import Desk, PoolDesk
+from forebay.gateway.http import ClientConnection, Request
+from forebay.gateway.meters import Outcome, TierMeter
+from forebay.gateway.sse import EventStream, Trouble
+from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
+from forebay.ports.upstream import End, Exchange, ResponseHead, Upstream
+from forebay.spec.types import Limits
+
+RETRIES_MAX = 2
+"""Tries after the first, each on a replica not tried before."""
+REPORT_EVENTS = 32
+"""Emitted tokens are reported to admission in steps of this many."""
+ENGINE_RETRY_AFTER_S = 5.0
+"""World seconds a client is asked to wait after engines failed its request."""
+
+_RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
+
+
+class Context(Protocol):
+    """What every call of one gateway shares."""
+
+    desk: Desk
+    upstream: Upstream
+    limits: Limits
+    chance: random.Random
+    speed: float
+
+    def truncated(self, pool: str, why: str) -> None:
+        """A stream was broken off after its first content."""
+        ...
+
+
+class Call:
+    """One request inside the gateway: `http.Reply` for the client, `ports.ResponseSink` for the engine, `desk.Caller` for admission."""
+
+    __slots__ = (
+        "_arrived_s",
+        "_body",
+        "_body_bytes",
+        "_connection",
+        "_context",
+        "_estimate",
+        "_exchange",
+        "_head",
+        "_keep_alive",
+        "_meter",
+        "_open",
+        "_over",
+        "_paused",
+        "_pool",
+        "_progress_bytes",
+        "_progress_s",
+        "_replica_url",
+        "_reported",
+        "_request",
+        "_request_id",
+        "_resent",
+        "_retries",
+        "_sent_s",
+        "_status",
+        "_stream",
+        "_team",
+        "_wait_counted",
+        "_whole",
+        "_wire_bytes",
+        "ask",
+        "ticket",
+    )
+
+    def __init__(
+        self, context: Context, connection: ClientConnection, request: Request, pool: PoolDesk, meter: TierMeter, ask: Ask, team: str
+    ) -> None:
+        self._context = context
+        self._connection = connection
+        self._request = request
+        self._pool = pool
+        self._meter = meter
+        self._team = team
+        self.ask = ask
+        self.ticket = context.desk.next_ticket()
+        self._exchange: Exchange | None = None
+        self._stream: EventStream | None = None
+        self._whole: WholeBody | None = None
+        self._status: ResponseHead | None = None  # of a failure whose body is read to its end and dropped
+        self._keep_alive = False  # as the head said that is out
+        self._open = False  # the head is out: this replica answers, or nobody does
+        self._over = False
+        self._paused = False
+        self._resent = False
+        self._wait_counted = False
+        self._retries = 0
+        self._reported = 0
+        self._wire_bytes = 0
+        self._progress_bytes = 0
+        self._progress_s = 0.0
+        self._sent_s = 0.0
+        self._arrived_s = 0.0
+        self._replica_url = ""
+        self._head = b""
+        self._body = b""
+        self._body_bytes = len(request.body)
+        self._request_id = b""
+        self._estimate = Shape(1, 1)
+
+    def start(self, head: bytes, body: bytes, request_id: bytes, tier: str, shape: Shape, now_s: float) -> None:
+        """Queue it. ``head``: the engine's request head after its ``host`` line."""
+        self._head = head
+        self._body = body
+        self._request_id = request_id
+        self._estimate = shape
+        self._arrived_s = now_s
+        self._meter.arrive(shape)
+        self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s)
+
+    # -- admission ----------------------------------------------------------------------------------------------------
+
+    def dispatch(self, effect: Dispatch) -> None:
+        """Send it: it holds a permit on this replica."""
+        now_s = self._context.desk.clock.now_s()
+        if not self._wait_counted:
+            self._wait_counted = True
+            self._meter.queue_wait.observe(now_s - self._arrived_s)
+        self._sent_s = self._progress_s = now_s
+        self._replica_url = effect.url
+        self._send()
+
+    def refused(self, effect: Refuse) -> None:
+        """Tell the client, in OpenAI's shape. Admission has already let go of the ticket."""
+        answer = ANSWERS[effect.why]
+        wait_s = effect.retry_after_s
+        context = self._context
+        retry_after_s = None if wait_s is None else retry_after_real_s(wait_s, context.speed, context.chance)
+        self._over = True
+        self._meter.shed[effect.why] += 1
+        self._meter.outcomes[Outcome.SHED] += 1
+        self._refuse(ErrorReply(answer.status, answer.type, answer.code, answer.message, retry_after_s=retry_after_s))
+
+    # -- the client ---------------------------------------------------------------------------------------------------
+
+    def client_gone(self) -> None:
+        """Stop the engine at once, in whatever phase this is."""
+        if not self._over:
+            self._end(Outcome.CLIENT_GONE, self._counted_usage(), abandon=True)
+
+    def client_slow(self) -> None:
+        """Read no more from the engine until the client has caught up."""
+        self._paused = True
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def client_ready(self) -> None:
+        """Read again."""
+        self._paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    # -- the engine ---------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        self._stream = self._whole = self._status = None
+        host = self._replica_url.partition("//")[2].encode()
+        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%b%b" % (self._request.target, host, self._head, self._body)
+        try:
+            self._exchange = self._context.upstream.send(self._replica_url, wire, self)
+        except ValueError as error:  # an address that is none: another replica may have one
+            self._failed(End.CONNECT_FAILED, str(error))
+            return
+        if self._paused:
+            self._exchange.pause()
+
+    def head(self, head: ResponseHead) -> None:
+        """Decide what kind of answer this is; nothing is sent yet."""
+        status = head.status
+        if status >= 500 or status == 429:
+            self._status = head
+            return
+        self._whole = WholeBody(head, self._request.modern)
+        if status == 200 and _is_event_stream(head):
+            self._stream = EventStream(head.chunked, self._request.modern)
+
+    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+        """The hot path: a stream's bytes go on as they came."""
+        self._wire_bytes += len(wire)
+        stream = self._stream
+        if stream is None:
+            self._take(body, last)
+            return
+        piece = stream.feed(wire, body, whole, last)
+        if piece:
+            if self._open:
+                self._connection.write(piece)
+            else:
+                self._open_stream(piece)
+        if stream.trouble is not None:
+            self._stream_trouble(stream, stream.trouble)
+        elif stream.events - self._reported >= REPORT_EVENTS:
+            self._pool.admission.emitted(self.ticket, stream.events - self._reported)
+            self._reported = stream.events
+
+    def end(self, end: End, detail: str) -> None:
+        """The exchange is over; that we aborted it ourselves is no news."""
+        if self._over or end is End.ABORTED:
+            return
+        self._exchange = None
+        stream = self._stream
+        if end is End.COMPLETE:
+            self._completed()
+        elif stream is not None and (piece := stream.cut()) is not None:
+            if self._open:
+                self._connection.write(piece)
+            else:
+                self._open_stream(piece)
+            self._completed()
+        elif self._open:
+            self._truncate(f"The engine's answer broke off ({end}).")
+        else:
+            self._failed(end, detail)
+
+    # -- streams ------------------------------------------------------------------------------------------------------
+
+    def _open_stream(self, piece: bytes) -> None:
+        """First content: from here on this replica's answer is the answer."""
+        assert self._whole is not None
+        now_s = self._context.desk.clock.now_s()
+        head = self._whole.head
+        modern = self._request.modern
+        self._write_head(head, piece, None, chunked=modern)
+        self._meter.first_content(now_s - self._arrived_s)
+        self._context.desk.first_token(self._pool, self, now_s)
+
+    def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:
+        if self._over:
+            return
+        error = stream.error
+        said = (error.message if error is not None else None) or f"The engine did not finish its answer ({trouble})."
+        if self._open:
+            self._truncate(said)
+            return
+        self._drop_exchange()
+        code = error.code if error is not None else None
+        if isinstance(code, int) and 400 <= code < 500 and code != 429:
+            reply = ErrorReply(code, (error and error.type) or "invalid_request_error", str(code), said, error.param if error else None)
+            self._end(Outcome.REFUSED_BY_ENGINE, None)
+            self._refuse(reply)
+        else:
+            self._try_elsewhere(said)
+
+    def _truncate(self, message: str) -> None:
+        """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
+        stream, connection = self._stream, self._connection
+        self._end(Outcome.TRUNCATED, self._counted_usage())
+        self._context.truncated(self._pool.name, message)
+        if stream is None:
+            connection.abort()
+            return
+        error = ErrorReply(502, "server_error", "stream_truncated", message).event() + DONE_EVENT
+        connection.write(chunk(error) + LAST_CHUNK if self._request.modern else error)
+        connection.finish(self._keep_alive and connection.keep_alive)
+
+    # -- whole answers and failures -----------------------------------------------------------------------------------
+
+    def _take(self, body: bytes, last: bool) -> None:
+        held = self._whole
+        if held is None:
+            return  # a failure's body: read to its end, which keeps the connection, and dropped
+        if self._open:
+            piece = held.flow(body, last)
+            if piece:
+                self._connection.write(piece)
+        elif not held.add(body) and not last:
+            self._write_head(held.head, held.flow(held.take(), False), held.head.content_length, chunked=held.framed)
+
+    def _completed(self) -> None:
+        """The whole response is here."""
+        stream, whole = self._stream, self._whole
+        if stream is not None:
+            usage = self._counted_usage()
+        elif whole is None:
+            status = self._status.status if self._status is not None else 502
+            self._try_elsewhere(f"The engine answered {status}.")
+            return
+        elif whole.flowing:
+            usage = usage_in_tail(whole.tail)
+        else:
+            body = whole.take()
+            usage, aborted = looked_at(body)
+            if aborted:
+                self._try_elsewhere("The engine broke its answer off.")
+                return
+            self._write_head(whole.head, body, len(body), chunked=False)
+        refused = stream is None and whole is not None and whole.head.status >= 400
+        self._end(Outcome.REFUSED_BY_ENGINE if refused else Outcome.COMPLETED, usage)
+        self._connection.finish(self._keep_alive and self._connection.keep_alive)
+
+    def _failed(self, end: End, detail: str) -> None:
+        """Nothing of an answer is out."""
+        if end is End.STALE and not self._resent:
+            self._resent = True
+            self._send()
+        elif end in _RETRYABLE:
+            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).")
+        elif end is End.TIMEOUT:
+            self._give_up(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
+        else:
+            self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
+
+    def _try_elsewhere(self, message: str) -> None:
+        """Back to the head of its lane; admission refuses it where no other replica is left."""
+        if self._retries >= RETRIES_MAX:
+            wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
+            self._give_up(unavailable(message, "engines_failed", wait_s))
+            return
+        self._retries += 1
+        self._meter.retries += 1
+        self._resent = False
+        self._stream = self._whole = self._status = None
+        desk = self._context.desk
+        desk.retry(self._pool, self, desk.clock.now_s())
+
+    def _give_up(self, error: ErrorReply) -> None:
+        self._end(Outcome.FAILED, None)
+        self._refuse(error)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def sweep(self, now_s: float) -> None:
+        """An engine that is silent for too long, or a client that reads nothing, ends the call."""
+        if self._exchange is None:
+            return
+        limits = self._context.limits
+        if self._wire_bytes != self._progress_bytes:
+            self._progress_bytes = self._wire_bytes
+            self._progress_s = now_s
+        silent = now_s - self._progress_s > limits.idle_s
+        if self._paused and silent:
+            self._connection.abort()
+        elif silent or now_s - self._sent_s > limits.total_s:
+            self._drop_exchange()
+            if self._open:
+                self._truncate("The engine did not go on in time.")
+            else:
+                self._failed(End.TIMEOUT, "")
+
+    def _end(self, outcome: Outcome, usage: Usage | None, *, abandon: bool = False) -> None:
+        """Once per call: settle the meters, let go of the permit, stop the engine if it still runs."""
+        self._over = True
+        self._drop_exchange()
+        meter = self._meter
+        meter.outcomes[outcome] += 1
+        meter.response_bytes += self._wire_bytes
+        if usage is not None:
+            meter.prompt_tokens += usage.prompt_tokens
+            meter.output_tokens += usage.output_tokens
+            if usage.exact and outcome is Outcome.COMPLETED:
+                self._context.desk.estimator.learn(self._team, self._pool.model, self._body_bytes, usage, self.ask.n or 1)
+        self._body = b""
+        desk = self._context.desk
+        now_s = desk.clock.now_s()
+        if abandon:
+            desk.abandon(self._pool, self, now_s)
+        else:
+            desk.finish(self._pool, self, usage, now_s)
+
+    def _drop_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.abort()
+
+    def _counted_usage(self) -> Usage | None:
+        """What was seen of a stream that told no usage."""
+        stream = self._stream
+        if stream is None:
+            return None
+        return stream.usage or Usage(self._estimate.prompt_tokens, stream.events, exact=False)
+
+    def _write_head(self, head: ResponseHead, first: bytes, length: int | None, *, chunked: bool) -> None:
+        """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
+        self._open = True
+        connection = self._connection
+        self._keep_alive = connection.keep_alive and (chunked or length is not None)
+        connection.write(passed_head(head.status, head.headers, self._request_id, length, chunked, self._keep_alive) + first)
+        self._body = b""
+        connection.release(self._request)
+
+    def _refuse(self, error: ErrorReply) -> None:
+        self._connection.refuse(error, b"x-request-id: %b\r\n" % self._request_id)
+
+
+def _is_event_stream(head: ResponseHead) -> bool:
+    for name, value in head.headers:
+        if name == b"content-type":
+            return value.lower().startswith(b"text/event-stream")
+    return False

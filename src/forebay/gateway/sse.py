@@ -1,0 +1,257 @@
+"""A stream of server-sent events on its way through: looked at on the side, and never more parsed than it must be.
+
+Almost every read is one or more whole events in whole chunks, and goes on as the very bytes that came; four substring
+searches say whether anything in it has to be understood. Everything else takes the slow path, which frames the
+complete events anew and holds back a partial one. So a client never gets half an event, and a stream that goes wrong
+can always be ended by a proper error event. The trade-off is a slow path that re-frames when an engine writes chunks
+that don't end where its events do.
+"""
+
+import re
+from enum import StrEnum
+
+import msgspec
+
+from forebay.domain.shape import Usage
+from forebay.gateway.answers import LAST_CHUNK, chunk
+
+HELD_BYTES_MAX = 1024 * 1024
+"""Of one event that is not complete, and of what comes before the first content."""
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
+
+
+class Trouble(StrEnum):
+    """Why a stream can't be taken for an answer."""
+
+    ERROR_EVENT = "error_event"
+    ABORTED = "aborted"
+    """The engine ended it with ``finish_reason: "abort"``, as vLLM does when it is shut down."""
+    UNFINISHED = "unfinished"
+    """It ended cleanly, but neither with ``[DONE]`` nor with a finish reason."""
+    TOO_LONG = "too_long"
+    """One event is longer than may be held back."""
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw()
+    function_call: msgspec.Raw = msgspec.Raw()
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class UsageFields(msgspec.Struct):
+    """OpenAI's ``usage`` object, as far as it is read."""
+
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: _Details | None = None
+
+    def usage(self) -> Usage:
+        """As a value of the domain."""
+        details = self.prompt_tokens_details
+        return Usage(self.prompt_tokens or 0, self.completion_tokens or 0, (details.cached_tokens or 0) if details else 0)
+
+
+class EngineError(msgspec.Struct):
+    """vLLM's ``code`` is a number (the status); others send a string or nothing."""
+
+    message: str | None = None
+    type: str | None = None
+    param: str | None = None
+    code: int | str | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: UsageFields | None = None
+    error: EngineError | str | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+_EMPTY = (b"", b"null", b"[]", b"{}")
+
+
+class EventStream:
+    """Feed it reads, send what it returns. ``chunked``: engine and client both speak chunked framing, so bytes may pass as they are."""
+
+    __slots__ = (
+        "_aligned",
+        "_held",
+        "_held_bytes",
+        "_last_event",
+        "_passes",
+        "_reframe",
+        "_tail",
+        "done",
+        "error",
+        "events",
+        "good",
+        "opened",
+        "trouble",
+        "usage",
+    )
+
+    def __init__(self, engine_chunked: bool, client_chunked: bool) -> None:
+        self._passes = engine_chunked and client_chunked
+        self._reframe = client_chunked
+        self._aligned = True  # what was read so far ended between two chunks
+        self._tail = b""  # the part of an event that is not complete
+        self._held: list[bytes] = []  # complete, but may not be sent yet
+        self._held_bytes = 0
+        self._last_event = b""
+        self.opened = False
+        """First content was seen: what is returned may be sent from now on."""
+        self.done = False
+        """``[DONE]`` was seen; it is held until the response has ended well."""
+        self.good = False
+        """The response has ended, and is an answer."""
+        self.events = 0
+        """Events with content, about one token each."""
+        self.usage: Usage | None = None
+        self.error: EngineError | None = None
+        self.trouble: Trouble | None = None
+        """Set: nothing more will be returned, and the caller ends the stream."""
+
+    def feed(self, wire: bytes, body: bytes, whole: bool, last: bool) -> bytes:
+        """Bytes to send now, framed for the client; the arguments are those of `ports.ResponseSink.data`."""
+        if (
+            self.opened
+            and whole
+            and self._aligned
+            and self._passes
+            and body[-2:] == b"\n\n"
+            and not (last or self._tail or b'_tokens"' in body or b'"abort"' in body or b'"error"' in body or b"[DONE]" in body)
+        ):
+            self.events += body.count(b"\n\n")
+            self._last_event = body
+            return wire
+        return self._feed_slowly(wire, body, whole, last)
+
+    def cut(self) -> bytes | None:
+        """The connection broke off: what is left to send if that came after ``[DONE]`` and nothing is missing, else None."""
+        if self.trouble is not None or not self.done:
+            return None
+        self.good = self.opened = True
+        self.done = False
+        return self._send_or_hold(LAST_CHUNK if self._reframe else b"")
+
+    def _feed_slowly(self, wire: bytes, body: bytes, whole: bool, last: bool) -> bytes:
+        if self.trouble is not None:
+            return b""
+        as_read = self._passes and self._aligned and whole and not self._tail
+        self._aligned = whole
+        text = self._tail + body if self._tail else body
+        cut = _complete_bytes(text)
+        if last and cut < len(text) and self.done:
+            cut = len(text)  # what follows [DONE] means nothing, and need not be an event
+        complete, self._tail = text[:cut], text[cut:]
+        passed = self._inspect(complete)
+        if self._held_bytes + len(self._tail) > HELD_BYTES_MAX and self.trouble is None:
+            self.trouble = Trouble.TOO_LONG
+        if self.trouble is None and last:
+            return self._finish(wire if as_read and not self._tail else None, complete)
+        if passed is complete and as_read and not self._tail:
+            return self._send_or_hold(wire)
+        return self._send_or_hold(self._framed(passed))
+
+    def _finish(self, wire: bytes | None, complete: bytes) -> bytes:
+        if not self.done and _FINISHED.search(self._last_event) is None:
+            self.trouble = Trouble.UNFINISHED
+            return self._send_or_hold(self._framed(complete))
+        self.good = self.opened = True  # a good stream without content is an answer too
+        end = wire if wire is not None else self._framed(complete) + (LAST_CHUNK if self._reframe else b"")
+        self.done = False
+        return self._send_or_hold(end)
+
+    def _send_or_hold(self, piece: bytes) -> bytes:
+        """What may go now. Before the first content, and from ``[DONE]`` on, pieces wait; trouble before content drops them."""
+        if not self.opened or self.done:
+            if piece:
+                self._held.append(piece)
+                self._held_bytes += len(piece)
+            return b""
+        if self._held:
+            self._held.append(piece)
+            piece = b"".join(self._held)
+            self._held = []
+            self._held_bytes = 0
+        return piece
+
+    def _framed(self, events: bytes) -> bytes:
+        return chunk(events) if self._reframe else events
+
+    def _inspect(self, complete: bytes) -> bytes:
+        """Look at every event; returns ``complete`` itself, or the part before the event that went wrong."""
+        start = 0
+        for match in _EVENT_END.finditer(complete):
+            self._inspect_event(complete[start : match.start()])
+            if self.trouble is not None:
+                return complete[:start]
+            start = match.end()
+        return complete
+
+    def _inspect_event(self, event: bytes) -> None:
+        data = _data_of(event)
+        if data == b"[DONE]":
+            self.done = True
+            return
+        if not data:
+            return
+        try:
+            parsed = _decode(data)
+        except msgspec.DecodeError:
+            parsed = None  # not the shape we know: the client may know it
+        if parsed is None:
+            self._content(event)
+        elif parsed.error:
+            self.error = EngineError(parsed.error) if isinstance(parsed.error, str) else parsed.error
+            self.trouble = Trouble.ERROR_EVENT
+        elif any(choice.finish_reason == "abort" for choice in parsed.choices):
+            self.trouble = Trouble.ABORTED
+        elif any(_has_content(choice) for choice in parsed.choices):
+            self._content(event)
+        if parsed is not None and parsed.usage is not None:
+            self.usage = parsed.usage.usage()
+
+    def _content(self, event: bytes) -> None:
+        self.opened = True
+        self.events += 1
+        self._last_event = event
+
+
+def _has_content(choice: _Choice) -> bool:
+    delta = choice.delta
+    if choice.text or choice.finish_reason:
+        return True
+    if delta is None:
+        return False
+    plain = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal
+    return bool(plain) or bytes(delta.tool_calls) not in _EMPTY or bytes(delta.function_call) not in _EMPTY
+
+
+def _complete_bytes(text: bytes) -> int:
+    """How many bytes of ``text`` are complete events."""
+    if text.endswith(b"\n\n"):
+        return len(text)
+    return max(text.rfind(b"\n\n") + 2, text.rfind(b"\n\r\n") + 3, 2) if b"\n\n" in text or b"\n\r\n" in text else 0
+
+
+def _data_of(event: bytes) -> bytes:
+    """The event's data lines, joined; empty for a comment or a keep-alive."""
+    if event.startswith(b"data: ") and b"\n" not in event:
+        return event[6:].strip()
+    lines = (line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+    return b"\n".join(lines)

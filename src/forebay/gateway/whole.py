@@ -1,0 +1,90 @@
+"""An answer that is not a stream: held until it is whole, so that a failure can still be tried elsewhere.
+
+Bodies beyond a bound (embeddings of many inputs) flow through from there on and can't be retried any more.
+"""
+
+import msgspec
+
+from forebay.domain.shape import Usage
+from forebay.gateway.answers import LAST_CHUNK, chunk
+from forebay.gateway.sse import UsageFields
+from forebay.ports.upstream import ResponseHead
+
+HELD_BYTES_MAX = 1024 * 1024
+TAIL_BYTES = 4096
+"""Of a long body only the end is looked at: usage stands there."""
+PARSED_BYTES_MAX = 64 * 1024
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: UsageFields | None = None
+    choices: list[_Choice] = []
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+_decode_usage = msgspec.json.Decoder(UsageFields).decode
+
+
+class WholeBody:
+    """The parts of one body, until they are all there or too many."""
+
+    __slots__ = ("_parts", "flowing", "framed", "head", "held_bytes", "tail")
+
+    def __init__(self, head: ResponseHead, client_chunked: bool) -> None:
+        self.head = head
+        self.flowing = False
+        self.framed = head.content_length is None and client_chunked
+        """Once it flows: whether it is sent in chunks."""
+        self.held_bytes = 0
+        self.tail = b""
+        self._parts: list[bytes] = []
+
+    def add(self, body: bytes) -> bool:
+        """Keep ``body``; False once there is too much to hold."""
+        self._parts.append(body)
+        self.held_bytes += len(body)
+        return self.held_bytes <= HELD_BYTES_MAX
+
+    def take(self) -> bytes:
+        """All that is held; nothing is afterwards."""
+        parts, self._parts = self._parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def flow(self, body: bytes, last: bool) -> bytes:
+        """``body`` as it goes through, framed for the client."""
+        self.flowing = True
+        self.tail = (self.tail + body)[-TAIL_BYTES:]
+        return chunk(body) + (LAST_CHUNK if last else b"") if self.framed else body
+
+
+def looked_at(body: bytes) -> tuple[Usage | None, bool]:
+    """The usage in a whole body, and whether the engine broke the answer off (``finish_reason: "abort"``)."""
+    if len(body) > PARSED_BYTES_MAX:
+        return usage_in_tail(body[-TAIL_BYTES:]), b'"abort"' in body and b'"finish_reason":"abort"' in body.replace(b'": "', b'":"')
+    try:
+        answer = _decode(body)
+    except msgspec.DecodeError:
+        return None, False
+    return answer.usage.usage() if answer.usage else None, any(choice.finish_reason == "abort" for choice in answer.choices)
+
+
+def usage_in_tail(tail: bytes) -> Usage | None:
+    """The ``usage`` object in the end of a body too long to be parsed."""
+    at = tail.rfind(b'"usage"')
+    start = tail.find(b"{", at)
+    if at < 0 or start < 0:
+        return None
+    depth = 0
+    for position in range(start, len(tail)):
+        byte = tail[position]
+        depth += (byte == 0x7B) - (byte == 0x7D)
+        if depth == 0:
+            try:
+                return _decode_usage(tail[start : position + 1]).usage()
+            except msgspec.DecodeError:
+                return None
+    return None

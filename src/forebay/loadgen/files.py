@@ -1,0 +1,98 @@
+"""Trace files as lines of text: plain, gzip (seen by its first bytes, whatever the name) or stdin, errors in words."""
+
+import gzip
+import io
+import random
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from itertools import chain
+from typing import IO, cast
+
+import msgspec
+
+from forebay.demand import span, trace
+from forebay.domain.errors import BadInput
+
+LINE_CHARS_MAX = 1 << 20
+ROWS_MAX = 2_000_000
+"""Rows of one replay: they are held in memory, so that a broken one is found before anything is sent."""
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rows of a trace to send, and how many times over."""
+
+    path: str
+    """``-`` is stdin."""
+    trace_format: str = "auto"
+    start_s: float = 0.0
+    duration_s: float = float("inf")
+    rate_scale: float = 1.0
+    lenient: bool = False
+    tiers: Mapping[str, float] = {}
+    """Weights by tier, for rows that don't name theirs."""
+
+
+def lines(path: str) -> Iterator[str]:
+    """The lines of ``path``; raises BadInput where it can't be read. A line over ``LINE_CHARS_MAX`` comes in pieces."""
+    with ExitStack() as stack:
+        try:
+            binary = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise BadInput(f"trace {path!r}: {why}; name a file that can be read, or - for stdin") from None
+        buffered = io.BufferedReader(cast("io.RawIOBase", binary))
+        try:
+            packed = buffered.peek(2)[:2] == GZIP_MAGIC
+            raw = stack.enter_context(gzip.open(buffered)) if packed else buffered
+            text = io.TextIOWrapper(cast("IO[bytes]", raw), encoding="utf-8", errors="replace")
+            yield from iter(lambda: text.readline(LINE_CHARS_MAX), "")
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise BadInput(f"trace {path!r}: broken gzip data ({error})") from None
+        except OSError as error:
+            raise BadInput(f"trace {path!r}: {error.strerror or error}") from None
+
+
+def load(selection: Selection, seed: int, counts: trace.Counts) -> list[trace.TraceRow]:
+    """The rows to send, their times counted from the start of the span.
+
+    Raises BadInput for a file, format, row or span that can't be used, naming it.
+    """
+    text = lines(selection.path)
+    name = selection.trace_format
+    if name == "auto":
+        first = next(text, "")
+        name = trace.guess(first)
+        if not name:
+            found = first.strip()[: trace.FOUND_CHARS_MAX] or "nothing"
+            allowed = ", ".join(trace.FORMATS)
+            raise BadInput(
+                f"{selection.path}:1: not a trace format that is known: found {found!r}; say which it is (--trace-format {allowed})"
+            )
+        text = chain((first,), text)
+    last_s = None
+
+    def watched(rows: Iterator[trace.TraceRow]) -> Iterator[trace.TraceRow]:
+        nonlocal last_s
+        for row in rows:
+            last_s = row.at_s
+            yield row
+
+    parsed = watched(trace.read(text, name, selection.path, lenient=selection.lenient, counts=counts))
+    rows = span.scaled(parsed, selection.rate_scale, random.Random(f"{seed}/scale"))
+    rows = span.window(rows, selection.start_s, selection.duration_s)
+    if selection.tiers:
+        rows = span.tiered(rows, selection.tiers, random.Random(f"{seed}/tiers"))
+    chosen: list[trace.TraceRow] = []
+    for row in rows:
+        if len(chosen) >= ROWS_MAX:
+            raise BadInput(
+                f"{selection.path}: more than {ROWS_MAX} rows in this span; take a shorter one (--duration) or fewer (--rate-scale)"
+            )
+        chosen.append(row)
+    if not chosen:
+        where = "the trace has no rows" if last_s is None else f"its rows that were read go from 0 to {last_s:.1f} s"
+        raise BadInput(f"{selection.path}: no row in the span from {selection.start_s:.1f} s for {selection.duration_s:.1f} s: {where}")
+    return chosen

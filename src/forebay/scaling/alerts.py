@@ -1,0 +1,46 @@
+"""What a person should hear of, and since when. An alert is a condition that holds now; whoever notifies tracks its ends."""
+
+from forebay.domain.scaling import Alert, AlertKind
+from forebay.domain.units import format_duration
+from forebay.scaling.memory import Memory
+from forebay.scaling.sight import Sight
+from forebay.spec.types import Scaling, Slo
+
+BREACH_FOR_S = 60.0
+"""An SLO missed for less is a blip."""
+IDS_NAMED_MAX = 3
+
+
+def starved(sight: Sight) -> bool:
+    """Whether the pool gets no hardware: replicas are missing, and every start under way is overdue."""
+    return sight.overdue > 0 and sight.pending == 0 and sight.ready < sight.desired
+
+
+def raised(pool: str, sight: Sight, memory: Memory, settings: Scaling, slo: Slo, exhausted: str) -> tuple[Alert, ...]:
+    """The alerts that hold. ``exhausted``: why no more replicas come although they are wanted; empty if they do."""
+    now_s = sight.now_s
+    found: list[Alert] = []
+    pending_since_s = (sight.oldest_overdue_s if sight.oldest_overdue_s is not None else now_s) + settings.pending_alert_s
+    if sight.overdue and now_s >= pending_since_s:
+        message = f"{sight.overdue} pending for longer than {format_duration(settings.pending_alert_s)} and overdue; not counted as supply"
+        found.append(Alert(AlertKind.PENDING_TOO_LONG, pool, message, pending_since_s))
+    blind = {key: since_s for key, since_s in memory.unknown_since_s.items() if now_s - since_s >= settings.unknown_alert_s}
+    if blind:
+        since_s = min(blind.values()) + settings.unknown_alert_s
+        found.append(Alert(AlertKind.SIGNALS_UNKNOWN, pool, _unknown(sight, sorted(key for key in blind if key)), since_s))
+    if memory.breach.since_s is not None and now_s - memory.breach.since_s >= BREACH_FOR_S:
+        seen = f"{sight.attainment:.1%} of first tokens in time" if sight.attainment is not None else "first tokens late when last seen"
+        message = f"{seen}, promised are {slo.attainment:.1%}"
+        found.append(Alert(AlertKind.SLO_BREACH, pool, message, memory.breach.since_s + BREACH_FOR_S))
+    if exhausted:
+        since_s = memory.exhausted_since_s if memory.exhausted_since_s is not None else now_s
+        found.append(Alert(AlertKind.POOL_EXHAUSTED, pool, exhausted, since_s))
+    return tuple(found)
+
+
+def _unknown(sight: Sight, ids: list[str]) -> str:
+    parts = [f"{sight.missing} not known: replicas are held, not fewer and not zero"] if sight.missing else []
+    if ids:
+        more = f" and {len(ids) - IDS_NAMED_MAX} more" if len(ids) > IDS_NAMED_MAX else ""
+        parts.append(f"no signals of {', '.join(ids[:IDS_NAMED_MAX])}{more}")
+    return "; ".join(parts) or "signals come back"

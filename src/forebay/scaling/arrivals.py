@@ -1,0 +1,226 @@
+"""Demand and its ramp out of a noisy arrival rate: what the counts prove, not what they happen to read.
+
+At 100 requests a minute the count of one minute strays by ten, so that ``ceil(demand ÷ capacity)`` of the bare reading
+would ask for a third replica all day. The counts of several windows are therefore read as what they are, samples of a
+Poisson process: each window *proves* a lower bound of the rate, short windows prove steep rises soon, long ones small
+rises surely. The trade-off is delay: a ramp of 30/min/min at 100/min is proven after about two minutes. It falls back as
+soon as shorter windows show less; what holds capacity after a peak is the calm before a scale-in, not this.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from forebay.scaling.capacity import PoolCapacity
+from forebay.scaling.memory import BUCKET_S, BUCKETS_MAX, Bucket
+
+READING_S = 30.0
+"""Seconds that one reading of the arrival rate stands for."""
+READING_MAX = 1e9
+WINDOWS_S = (60.0, 120.0, 240.0, 480.0, 960.0)
+WINDOW_COVERED_MIN = 0.5
+"""A window counts once readings are known for this fraction of it."""
+LOAD_WINDOW_S = 240.0
+DOUBT_REPLICAS_MAX = 0.9
+"""Of what the longest window shows, chance may explain away less than one replica: a whole one's worth of demand is real."""
+RISING_DOUBT = 0.7
+"""While a ramp is proven, this part of the doubt is left to the level: that the rate stands still is ruled out already."""
+SIZE_VARIANCE = 1.0
+"""Squared coefficient of variation of tokens per request: token counts are noisier than request counts by 1 + this."""
+RAMP_WINDOWS_S = (300.0, 600.0)
+RAMP_COVERED_MIN = 0.8
+RAMP_REQUESTS_MIN = 25.0
+"""With fewer requests in a window no slope means anything."""
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """Demand in replicas (a ratio, not rounded), and the numbers behind it."""
+
+    proven: float
+    """What the counts prove: floors are made of this."""
+    load: float
+    """What the counts show over LOAD_WINDOW_S, chance included: what fewer replicas would have to hold."""
+    rate_per_s: float
+    """Requests per second over the window that decided."""
+    window_s: float
+    unit: str
+    """What limits: ``requests``, ``prompt tokens`` or ``output tokens``."""
+
+
+class _Window(msgspec.Struct, frozen=True):
+    width_s: float
+    seconds: float
+    requests: float
+    token_seconds: float
+    prompt_tokens: float
+    output_tokens: float
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.requests / self.seconds if self.seconds > 0 else 0.0
+
+
+def recorded(
+    buckets: Sequence[Bucket], now_s: float, elapsed_s: float, requests_per_s: float | None, tokens_per_s: tuple[float, float] | None
+) -> tuple[Bucket, ...]:
+    """``buckets`` with the present reading added for the time since the last one (at most READING_S); None: not known.
+
+    ``tokens_per_s``: prompt and output tokens. The sums are integrals over time, so looking more often changes nothing.
+    """
+    horizon_s = now_s - WINDOWS_S[-1] - BUCKET_S
+    kept = sorted((bucket for bucket in buckets if horizon_s < bucket.start_s <= now_s), key=lambda bucket: bucket.start_s)
+    if requests_per_s is not None:
+        at_s = now_s - (min(elapsed_s, READING_S) if kept else READING_S)
+        for _ in range(math.ceil(READING_S / BUCKET_S) + 1):
+            if at_s >= now_s:
+                break
+            if not kept or at_s >= kept[-1].start_s + BUCKET_S:
+                kept.append(Bucket(start_s=at_s))
+            until_s = min(now_s, kept[-1].start_s + BUCKET_S)
+            kept[-1] = _added(kept[-1], until_s - at_s, min(requests_per_s, READING_MAX), tokens_per_s)
+            at_s = until_s
+    return tuple(kept[-BUCKETS_MAX:])
+
+
+def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigmas: float) -> Demand | None:
+    """Present demand in replicas; None where no reading or no capacity is known.
+
+    Each window's lower bound comes from the square root of its count n, whose standard deviation is 1/2 at any rate
+    (Anscombe's transform): ``(√n − sigmas/2)²``. No window may claim more than a shorter one shows on average.
+    """
+    if capacity.rate_per_s is None and capacity.prompt_tokens_per_s is None and capacity.output_tokens_per_s is None:
+        return None
+    windows = _windows(buckets, now_s)
+    usable = [window for window in windows if window.seconds > 0 and window.seconds >= window.width_s * WINDOW_COVERED_MIN - 1e-6]
+    if not usable:
+        usable = [window for window in windows[-1:] if window.seconds > 0]
+    if not usable:
+        return None
+    best = Demand(0.0, 0.0, usable[-1].rate_per_s, usable[-1].width_s, "requests")
+    shorter_show = math.inf
+    for window in usable:
+        shown, unit = _shown(window, capacity)
+        proven = _proven(window, capacity, sigmas)
+        if window is usable[-1]:
+            proven = max(proven, shown - DOUBT_REPLICAS_MAX if sigmas > 0 else shown)
+        proven = min(proven, shorter_show)
+        if proven > best.proven:
+            best = Demand(proven, 0.0, window.rate_per_s, window.width_s, unit)
+        shorter_show = min(shorter_show, shown)
+    loads = [_shown(window, capacity)[0] for window in usable if window.width_s <= LOAD_WINDOW_S] or [shorter_show]
+    return msgspec.structs.replace(best, load=max(best.proven, loads[-1]))
+
+
+def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) -> float:
+    """The rise of the request rate that the last minutes prove, in requests per second per second; never below 0.
+
+    The slope of a least-squares line less ``sigmas`` of its own standard deviation ``√(rate ÷ Σ seconds·(t − mean t)²)``,
+    and no steeper than either half of the window alone: a step up is over once it is made, and is no ramp.
+    """
+    return max(_proven_ramp(buckets, now_s, width_s, sigmas) for width_s in RAMP_WINDOWS_S)
+
+
+def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None) -> Bucket:
+    prompt, output = tokens_per_s if tokens_per_s is not None else (0.0, 0.0)
+    return Bucket(
+        start_s=bucket.start_s,
+        seconds=bucket.seconds + seconds,
+        requests=bucket.requests + requests_per_s * seconds,
+        token_seconds=bucket.token_seconds + (seconds if tokens_per_s is not None else 0.0),
+        prompt_tokens=bucket.prompt_tokens + min(prompt, READING_MAX) * seconds,
+        output_tokens=bucket.output_tokens + min(output, READING_MAX) * seconds,
+    )
+
+
+def _windows(buckets: Sequence[Bucket], now_s: float) -> list[_Window]:
+    """The sums over each of WINDOWS_S, in one pass from the newest bucket to the oldest."""
+    found: list[_Window] = []
+    seconds = requests = token_seconds = prompt = output = 0.0
+    for bucket in reversed(buckets):
+        end_s = min(bucket.start_s + BUCKET_S, now_s)
+        if end_s <= bucket.start_s:
+            continue
+        while len(found) < len(WINDOWS_S) and bucket.start_s < now_s - WINDOWS_S[len(found)]:
+            width_s = WINDOWS_S[len(found)]
+            part = max(0.0, end_s - (now_s - width_s)) / (end_s - bucket.start_s)
+            found.append(
+                _Window(
+                    width_s,
+                    seconds + part * bucket.seconds,
+                    requests + part * bucket.requests,
+                    token_seconds + part * bucket.token_seconds,
+                    prompt + part * bucket.prompt_tokens,
+                    output + part * bucket.output_tokens,
+                )
+            )
+        seconds += bucket.seconds
+        requests += bucket.requests
+        token_seconds += bucket.token_seconds
+        prompt += bucket.prompt_tokens
+        output += bucket.output_tokens
+    return found + [_Window(width_s, seconds, requests, token_seconds, prompt, output) for width_s in WINDOWS_S[len(found) :]]
+
+
+def _token_rates(window: _Window, capacity: PoolCapacity) -> list[tuple[float, str]]:
+    if window.token_seconds <= 0:
+        return []
+    pairs = (
+        (window.prompt_tokens, capacity.prompt_tokens_per_s, "prompt tokens"),
+        (window.output_tokens, capacity.output_tokens_per_s, "output tokens"),
+    )
+    return [(tokens / window.token_seconds / each, unit) for tokens, each, unit in pairs if each]
+
+
+def _shown(window: _Window, capacity: PoolCapacity) -> tuple[float, str]:
+    ratios = _token_rates(window, capacity)
+    if capacity.rate_per_s:
+        ratios.append((window.rate_per_s / capacity.rate_per_s, "requests"))
+    return max(ratios, default=(0.0, "requests"))
+
+
+def _proven(window: _Window, capacity: PoolCapacity, sigmas: float) -> float:
+    tokens = max((ratio for ratio, _ in _token_rates(window, capacity)), default=0.0)
+    proven = tokens * _certain(window.requests, sigmas * math.sqrt(1 + SIZE_VARIANCE))
+    if capacity.rate_per_s:
+        proven = max(proven, window.rate_per_s / capacity.rate_per_s * _certain(window.requests, sigmas))
+    return proven
+
+
+def _certain(count: float, sigmas: float) -> float:
+    """The fraction of a Poisson count that ``sigmas`` standard deviations leave standing."""
+    if count <= 0:
+        return 0.0
+    return max(0.0, 1 - sigmas / 2 / math.sqrt(count)) ** 2
+
+
+def _proven_ramp(buckets: Sequence[Bucket], now_s: float, width_s: float, sigmas: float) -> float:
+    inside = [bucket for bucket in buckets if bucket.start_s >= now_s - width_s - BUCKET_S / 2 and bucket.seconds > 0]
+    seconds = math.fsum(bucket.seconds for bucket in inside)
+    requests = math.fsum(bucket.requests for bucket in inside)
+    if seconds < RAMP_COVERED_MIN * width_s or requests < RAMP_REQUESTS_MIN:
+        return 0.0
+    slope, spread = _slope(inside, now_s)
+    half_s = now_s - width_s / 2
+    halves = ([b for b in inside if b.start_s < half_s], [b for b in inside if b.start_s >= half_s])
+    proven = slope - sigmas * math.sqrt(requests / seconds / spread) if spread > 0 else 0.0
+    return max(0.0, min(proven, *(_slope(half, now_s)[0] for half in halves)))
+
+
+def _slope(buckets: Sequence[Bucket], now_s: float) -> tuple[float, float]:
+    """Least-squares slope of the rate, and Σ seconds·(t − mean t)²; times count from ``now_s`` to stay exact at any age."""
+    seconds = moment = 0.0
+    points: list[tuple[float, float, float]] = []
+    for bucket in buckets:
+        at_s = bucket.start_s - now_s + bucket.seconds / 2
+        seconds += bucket.seconds
+        moment += at_s * bucket.seconds
+        points.append((at_s, bucket.seconds, bucket.requests))
+    if seconds <= 0:
+        return 0.0, 0.0
+    mean_s = moment / seconds
+    spread = rise = 0.0
+    for at_s, weight, requests in points:
+        spread += weight * (at_s - mean_s) ** 2
+        rise += (at_s - mean_s) * requests
+    return (rise / spread, spread) if spread > 0 else (0.0, 0.0)

@@ -1,0 +1,112 @@
+"""The floors: replicas that stand whatever the queue says. Minimum, calendar, demand, warm buffer on top of it, spares on top of that.
+
+Queues speak minutes too late for engines that take minutes to start, so the base of the decision is arithmetic: demand
+÷ what one replica serves at its SLO, and the demand that can arrive while a replica starts.
+"""
+
+import math
+from collections.abc import Sequence
+
+from forebay.domain.scaling import Term, TermKind
+from forebay.domain.units import format_duration
+from forebay.scaling.arrivals import Demand
+from forebay.scaling.capacity import PoolCapacity, whole_replicas
+from forebay.scaling.schedule import Active
+from forebay.spec.types import Scaling
+
+PAST_RAMPS_MAX = 10_000
+
+
+def minimum(settings: Scaling) -> Term:
+    """The configured minimum."""
+    least = settings.min_replicas
+    return Term("min", TermKind.FLOOR, least, f"never fewer than {least}", {"min": float(least)})
+
+
+def scheduled(active: Active, wall_s: float) -> Term:
+    """The scheduled minimum of the calendar."""
+    entry = active.entry
+    early = f", asked for {format_duration(active.start_s - wall_s)} ahead of its start" if wall_s < active.start_s else ""
+    return Term(
+        "calendar",
+        TermKind.FLOOR,
+        entry.min_replicas,
+        f"{entry.name} wants {entry.min_replicas} ({entry.timezone}{early})",
+        {"min": float(entry.min_replicas), "start_wall_s": active.start_s, "end_wall_s": active.end_s},
+    )
+
+
+def demanded(demand: Demand, capacity: PoolCapacity) -> Term:
+    """Demand now ÷ capacity per replica, rounded up."""
+    replicas = whole_replicas(demand.proven)
+    each = f", one replica serves {per_time(capacity.rate_per_s)}" if capacity.rate_per_s else ""
+    limit = f", limited by {demand.unit}" if demand.unit != "requests" else ""
+    certain = f"at least {demand.proven:.2f} replicas' worth over {format_duration(demand.window_s)}"
+    return Term(
+        "demand",
+        TermKind.FLOOR,
+        replicas,
+        f"{per_time(demand.rate_per_s)} arrive{each}{limit}: {certain}",
+        {
+            "rate_per_s": demand.rate_per_s,
+            "replica_rate_per_s": capacity.rate_per_s or 0.0,
+            "proven_replicas": demand.proven,
+            "load_replicas": demand.load,
+            "window_s": demand.window_s,
+        },
+    )
+
+
+def unmeasured(capacity: PoolCapacity) -> Term:
+    """Stands for the demand floor where nobody knows what a replica serves."""
+    return Term("demand", TermKind.FLOOR, 0, f"what a replica serves is {capacity.origin or 'not known'}: only the triggers act")
+
+
+def buffered(
+    base: int, settings: Scaling, capacity: PoolCapacity, present_per_s2: float, past: Sequence[float], cold_start_s: float
+) -> Term | None:
+    """Warm buffer on top of ``base``: ⌈ramp × cold start ÷ capacity per replica⌉; None where it is off or capacity isn't known.
+
+    ``ramp`` is the largest of the declared one, the ``ramp_quantile`` of the past ones, and the present one.
+    """
+    if not settings.buffer or not capacity.rate_per_s:
+        return None
+    candidates = {"declared": settings.ramp_per_s2, "past": quantile(past, settings.ramp_quantile), "present": present_per_s2}
+    origin = max(candidates, key=lambda name: candidates[name])
+    ramp = candidates[origin]
+    added = whole_replicas(ramp * cold_start_s / capacity.rate_per_s)
+    because = (
+        f"{base} for demand + {added}: a ramp of {ramp * 3600:.4g}/min/min ({origin}) × {format_duration(cold_start_s)} cold start"
+        f" ÷ {per_time(capacity.rate_per_s)} per replica"
+    )
+    numbers = {
+        "added": float(added),
+        "ramp_per_s2": ramp,
+        "declared_ramp_per_s2": settings.ramp_per_s2,
+        "past_ramp_per_s2": candidates["past"],
+        "present_ramp_per_s2": present_per_s2,
+        "cold_start_s": cold_start_s,
+        "replica_rate_per_s": capacity.rate_per_s,
+    }
+    return Term("buffer", TermKind.FLOOR, base + added, because, numbers)
+
+
+def spared(base: int, settings: Scaling) -> Term | None:
+    """Replicas on top of ``base``, so that as many may fail."""
+    spare = settings.spare_replicas
+    if spare <= 0:
+        return None
+    return Term("spare", TermKind.FLOOR, base + spare, f"{base} + {spare} so that {spare} may fail", {"added": float(spare)})
+
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """The smallest of ``values`` that at least ``fraction`` of them don't exceed (nearest rank); ill values don't count; 0 if none."""
+    clean = sorted(value for value in values[-PAST_RAMPS_MAX:] if math.isfinite(value) and value >= 0)
+    if not clean:
+        return 0.0
+    return clean[max(0, math.ceil(round(fraction * len(clean), 9)) - 1)]
+
+
+def per_time(rate_per_s: float) -> str:
+    """A request rate for people: per second where that is a number of some size, else per minute."""
+    return f"{rate_per_s:.4g}/s" if rate_per_s >= 10 else f"{rate_per_s * 60:.4g}/min"

@@ -1,0 +1,162 @@
+"""What the policy remembers between two decisions, as bytes that travel in the values.
+
+Memory comes back from a store, from another release or from a damaged disk, so reading it is total: what can't be
+believed is forgotten. To forget is safe: every calm and every wait starts anew, and nothing is scaled in meanwhile.
+"""
+
+import math
+
+import msgspec
+
+from forebay.domain.scaling import MEMORY_BYTES_MAX
+
+VERSION = 1
+BUCKET_S = 10.0
+BUCKETS_MAX = 96
+"""16 minutes of arrivals."""
+UNKNOWN_IDS_MAX = 256
+ID_CHARACTERS_MAX = 64
+CLOCK_STEP_S = 60.0
+"""The wall clock may run ahead of the world clock by this much between two looks before a restart is assumed."""
+
+
+class Bucket(msgspec.Struct, frozen=True, array_like=True):
+    """Arrivals of up to BUCKET_S seconds from ``start_s``, as integrals of the readings over the time they were known."""
+
+    start_s: float
+    seconds: float = 0.0
+    requests: float = 0.0
+    token_seconds: float = 0.0
+    """Seconds in which both token rates were known."""
+    prompt_tokens: float = 0.0
+    output_tokens: float = 0.0
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """A condition and the world time since which it has held; ``blind``: at the last look it could not be told."""
+
+    since_s: float | None = None
+    blind: bool = False
+
+    def for_s(self, now_s: float) -> float:
+        """Seconds it has held; 0 where it does not."""
+        return 0.0 if self.since_s is None else now_s - self.since_s
+
+
+class Memory(msgspec.Struct, frozen=True, array_like=True):
+    """All times are world seconds; None: the condition does not hold."""
+
+    version: int = VERSION
+    now_s: float | None = None
+    """When the last decision was made."""
+    wall_s: float = 0.0
+    waiting: Held = Held()
+    """Too much waits per replica."""
+    calm: Held = Held()
+    breach: Held = Held()
+    """The SLO is missed."""
+    exhausted_since_s: float | None = None
+    unknown_since_s: dict[str, float] = {}
+    """By replica id; ``""`` is what the gateways tell."""
+    ready: int = 0
+    ready_rose_s: float | None = None
+    """When a replica last became ready: what it relieves shows only after a while."""
+    stepped_s: float | None = None
+    """When the last step of a scale-in was made."""
+    buckets: tuple[Bucket, ...] = ()
+
+
+def load(data: bytes) -> Memory:
+    """The memory in ``data``, or an empty one where it is absent, too large, of another version, or ill."""
+    if not data or len(data) > MEMORY_BYTES_MAX:
+        return Memory()
+    try:
+        memory = msgspec.msgpack.decode(data, type=Memory)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return Memory()
+    return memory if _sane(memory) else Memory()
+
+
+def dump(memory: Memory) -> bytes:
+    """At most MEMORY_BYTES_MAX bytes: every part of a Memory is bounded."""
+    return msgspec.msgpack.encode(memory)
+
+
+def shifted(memory: Memory, by_s: float) -> Memory:
+    """The same memory with every time moved by ``by_s``: the world clock was set anew under it."""
+
+    def move(at_s: float | None) -> float | None:
+        return None if at_s is None else at_s + by_s
+
+    return msgspec.structs.replace(
+        memory,
+        now_s=move(memory.now_s),
+        waiting=Held(move(memory.waiting.since_s), memory.waiting.blind),
+        calm=Held(move(memory.calm.since_s), memory.calm.blind),
+        breach=Held(move(memory.breach.since_s), memory.breach.blind),
+        exhausted_since_s=move(memory.exhausted_since_s),
+        unknown_since_s={key: at_s + by_s for key, at_s in memory.unknown_since_s.items()},
+        ready_rose_s=move(memory.ready_rose_s),
+        stepped_s=move(memory.stepped_s),
+        buckets=tuple(msgspec.structs.replace(bucket, start_s=bucket.start_s + by_s) for bucket in memory.buckets),
+    )
+
+
+def rebased(memory: Memory, now_s: float, wall_s: float) -> Memory:
+    """``memory`` on the clock that ``now_s`` is of.
+
+    A restarted process may count world seconds from zero again. That shows as time running backwards, or as a wall
+    clock that went much further than the world clock; the wall clock then says how long ago the last decision was.
+    """
+    if memory.now_s is None:
+        return memory
+    elapsed_s = now_s - memory.now_s
+    wall_elapsed_s = wall_s - memory.wall_s
+    if elapsed_s >= 0 and not wall_elapsed_s > elapsed_s + CLOCK_STEP_S:
+        return memory
+    away_s = max(0.0, wall_elapsed_s) if math.isfinite(wall_elapsed_s) else 0.0
+    return shifted(memory, now_s - away_s - memory.now_s)
+
+
+def held(before: Held, holds: bool | None, now_s: float, elapsed_s: float, unseen_s: float) -> Held:
+    """A condition after one more look, at which it ``holds`` or not (None: that can't be told).
+
+    ``elapsed_s`` since the last look, ``unseen_s`` of it unobserved. Time in which nobody could tell is no evidence: it
+    is not counted, and does not start the wait anew either. Time between two looks belongs to the earlier one, so
+    hysteresis depends on seconds and never on the number of calls.
+    """
+    if holds is False:
+        return Held()
+    if before.since_s is None:
+        return Held(now_s if holds else None, holds is None)
+    paused_s = elapsed_s if before.blind else unseen_s
+    return Held(min(now_s, before.since_s + paused_s), holds is None)
+
+
+def _sane(memory: Memory) -> bool:
+    times = (
+        memory.now_s,
+        memory.wall_s,
+        memory.waiting.since_s,
+        memory.calm.since_s,
+        memory.breach.since_s,
+        memory.exhausted_since_s,
+        memory.ready_rose_s,
+        memory.stepped_s,
+        *memory.unknown_since_s.values(),
+    )
+    return (
+        memory.version == VERSION
+        and all(at_s is None or math.isfinite(at_s) for at_s in times)
+        and len(memory.buckets) <= BUCKETS_MAX
+        and len(memory.unknown_since_s) <= UNKNOWN_IDS_MAX
+        and all(len(key) <= ID_CHARACTERS_MAX for key in memory.unknown_since_s)
+        and all(_sane_bucket(bucket) for bucket in memory.buckets)
+    )
+
+
+def _sane_bucket(bucket: Bucket) -> bool:
+    seconds, tokens_seconds = bucket.seconds, bucket.token_seconds
+    least = min(seconds, bucket.requests, tokens_seconds, bucket.prompt_tokens, bucket.output_tokens)
+    total = bucket.start_s + bucket.requests + bucket.prompt_tokens + bucket.output_tokens
+    return least >= 0 and math.isfinite(total) and seconds <= BUCKET_S * 1.001 and tokens_seconds <= BUCKET_S * 1.001

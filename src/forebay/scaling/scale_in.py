@@ -1,0 +1,70 @@
+"""Fewer replicas: late, slowly, and only where those that stay are known to hold the load.
+
+Asymmetry is the point: a replica too many costs some dollars an hour, one too few costs every user their answer for as
+long as a start takes. So a step waits for a long calm in which nothing wanted what there is, then takes a tenth.
+"""
+
+import math
+
+from forebay.domain.scaling import Term, TermKind
+from forebay.domain.units import format_duration
+from forebay.scaling.arrivals import Demand
+from forebay.scaling.capacity import REPLICAS_MAX, whole_replicas
+from forebay.scaling.memory import Memory
+from forebay.scaling.sight import Sight
+from forebay.spec.types import Scaling
+
+
+def calm(sight: Sight, settings: Scaling, wanted: int, blind_s: float) -> bool | None:
+    """Whether nothing waits, KV is low and less is ``wanted`` than there is; None where that isn't known.
+
+    Blindness for longer than the alert's time ends a calm: anything may have happened. A shorter one only pauses it.
+    """
+    if not sight.known or (sight.ready == 0 and sight.desired > 0):
+        return False if blind_s > settings.unknown_alert_s else None
+    return sight.waiting <= 0 and sight.kv_most < settings.in_kv_usage and wanted < sight.desired
+
+
+def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None, wanted: int) -> Term:
+    """The next step down from ``sight.desired``, or a hold that says what it waits for. ``wanted``: floors and triggers."""
+    desired = sight.desired
+    held_s = memory.calm.for_s(sight.now_s)
+    numbers = {"calm_s": held_s, "waiting": sight.waiting, "kv_usage": sight.kv_most}
+    if memory.calm.since_s is None or held_s < settings.in_calm_s:
+        state = f"calm for {format_duration(held_s)} of {format_duration(settings.in_calm_s)}"
+        return _hold("hold_calm", desired, f"{state} ({sight.waiting:.0f} waiting, KV {sight.kv_most:.0%} used)", numbers)
+    size = max(1, math.floor(round(desired * settings.in_step_fraction, 9)))
+    if sight.pending > 0:
+        return _hold("hold_start", desired, f"{sight.pending} still starting: what they relieve is not known yet", numbers)
+    if sight.draining >= size:
+        return _hold("hold_drain", desired, f"{sight.draining} still draining from the last step", numbers)
+    if memory.stepped_s is not None and sight.now_s - memory.stepped_s < settings.in_step_every_s:
+        return _hold("hold_step", desired, f"the last step was less than {format_duration(settings.in_step_every_s)} ago", numbers)
+    holding = max(_for_demand(demand, settings), _for_kv(sight, settings))
+    target = max(desired - size, wanted, holding)
+    numbers["holding"] = float(holding)
+    if target >= desired:
+        because = f"{desired - 1} would not hold the load with {settings.in_margin:.0%} to spare: that takes {holding}"
+        return _hold("hold_load", desired, because, numbers)
+    because = f"calm for {format_duration(held_s)}, and {target} hold the load with {settings.in_margin:.0%} to spare"
+    return Term("scale_in", TermKind.SCALE_IN, target, because, numbers)
+
+
+def _for_demand(demand: Demand | None, settings: Scaling) -> int:
+    """Replicas that hold the present load with the margin; 0 where capacity isn't known and only KV speaks."""
+    if demand is None:
+        return 0
+    return whole_replicas(demand.load / max(1e-9, 1 - settings.in_margin))
+
+
+def _for_kv(sight: Sight, settings: Scaling) -> int:
+    """Replicas over which the KV in use stays under the scale-out threshold with the margin."""
+    allowed = settings.out_kv_usage * (1 - settings.in_margin)
+    in_use = sight.ready * sight.kv_most
+    if in_use <= 0:
+        return 0
+    return min(REPLICAS_MAX, whole_replicas(in_use / allowed)) if allowed > 0 else REPLICAS_MAX
+
+
+def _hold(name: str, replicas: int, because: str, numbers: dict[str, float]) -> Term:
+    return Term(name, TermKind.HOLD, replicas, because, numbers)

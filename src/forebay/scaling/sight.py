@@ -1,0 +1,115 @@
+"""An observation made safe to compute with: each replica once, each number finite, and what isn't known said to be so.
+
+What waits is summed over those that tell, so it is never more than the truth; KV is given twice, with the silent
+replicas counted as empty (evidence for more) and as full (evidence for fewer).
+"""
+
+import math
+
+import msgspec
+
+from forebay.domain.replica import PENDING_STATES, ReplicaState
+from forebay.domain.scaling import Observation, ReplicaObservation
+from forebay.domain.signal import Known, Signal, fresh, reading
+from forebay.scaling.capacity import REPLICAS_MAX
+from forebay.spec.types import Scaling
+
+SIGNAL_AGE_S_MAX = 60.0
+"""An older reading is Unknown, whatever the driver thought of it; or five intervals, where those are longer."""
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """What can be seen of one pool at one instant."""
+
+    now_s: float
+    desired: int
+    ready: int
+    pending: int
+    """Starts that are in time: they count as supply."""
+    overdue: int
+    draining: int
+    waiting: float
+    """Requests known to wait: lanes and ready engines. More may wait where something is not known."""
+    kv_least: float
+    """Mean KV usage of the ready replicas, silent ones counted as empty."""
+    kv_most: float
+    """The same, silent ones counted as full."""
+    silent: tuple[str, ...]
+    """Ready replicas whose waiting or KV usage is not known."""
+    missing: str
+    """Why the load is not known, in words for people; empty where it is."""
+    arrival_per_s: float | None
+    tokens_per_s: tuple[float, float] | None
+    attainment: float | None
+    cold_start_s: float | None
+    """Measured, to the whole second: noise must not turn 3 replicas into 4."""
+    oldest_overdue_s: float | None
+    """World time at which the oldest overdue start was asked for."""
+
+    @property
+    def known(self) -> bool:
+        """Whether enough is known to let replicas go."""
+        return not self.missing
+
+    @property
+    def supply(self) -> int:
+        """Replicas that serve or will in time."""
+        return self.ready + self.pending
+
+
+def look(observation: Observation, settings: Scaling) -> Sight:
+    """``observation`` as a Sight. Its ``now_s`` must be finite."""
+    now_s = observation.now_s
+    age_s_max = max(SIGNAL_AGE_S_MAX, 5 * settings.interval_s)
+
+    def value(signal: Signal) -> float | None:
+        if not isinstance(signal, Known):
+            return None
+        clean = fresh(reading(signal.value, signal.at_s), now_s, age_s_max)
+        return clean.value if isinstance(clean, Known) else None
+
+    replicas = tuple({replica.id: replica for replica in reversed(observation.replicas)}.values())
+    ready = [replica for replica in replicas if replica.state is ReplicaState.READY]
+    pending = [replica for replica in replicas if replica.state in PENDING_STATES]
+    overdue = [replica for replica in pending if replica.overdue]
+    told = {replica.id: (value(replica.waiting), value(replica.kv_usage)) for replica in ready}
+    silent = tuple(sorted(key for key, (waiting, kv) in told.items() if waiting is None or kv is None))
+    kv_sum = math.fsum(min(1.0, kv) for _, kv in told.values() if kv is not None)
+    kv_silent = sum(kv is None for _, kv in told.values())
+    lanes = value(observation.lanes_waiting)
+    arrival = value(observation.arrival_per_s)
+    prompt, output = value(observation.arrival_prompt_tokens_per_s), value(observation.arrival_output_tokens_per_s)
+    cold = observation.cold_start_s.value if isinstance(observation.cold_start_s, Known) else math.nan
+    return Sight(
+        now_s=now_s,
+        desired=max(0, min(observation.desired, REPLICAS_MAX)),
+        ready=len(ready),
+        pending=len(pending) - len(overdue),
+        overdue=len(overdue),
+        draining=sum(replica.state is ReplicaState.DRAINING for replica in replicas),
+        waiting=min(1e12, (lanes or 0.0) + sum(waiting for waiting, _ in told.values() if waiting is not None)),
+        kv_least=kv_sum / len(ready) if ready else 0.0,
+        kv_most=(kv_sum + kv_silent) / len(ready) if ready else 0.0,
+        silent=silent,
+        missing=_missing(lanes, arrival, len(silent), len(ready), settings.in_known_fraction),
+        arrival_per_s=arrival,
+        tokens_per_s=(prompt, output) if prompt is not None and output is not None else None,
+        attainment=value(observation.ttft_attainment),
+        cold_start_s=float(round(min(cold, 1e7))) if math.isfinite(cold) and cold >= 0 else None,
+        oldest_overdue_s=_oldest(overdue),
+    )
+
+
+def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int, fraction: float) -> str:
+    reasons = []
+    if lanes is None:
+        reasons.append("what waits in the lanes")
+    if arrival is None:
+        reasons.append("the arrival rate")
+    if ready and (ready - silent) / ready < fraction:
+        reasons.append(f"the load of {silent} of {ready} ready replicas")
+    return " and ".join(reasons)
+
+
+def _oldest(overdue: list[ReplicaObservation]) -> float | None:
+    return min((replica.requested_s for replica in overdue if math.isfinite(replica.requested_s)), default=None)

@@ -1,0 +1,387 @@
+"""The configuration, as tables: what may be written where, what it means, and which field of `spec.types` it fills.
+
+The decoder, the JSON Schema and the reference in docs/configuration.md are all made from these tables.
+"""
+
+from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.spec import formats
+from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, bandwidth, duration, ramp, rate, size
+from forebay.spec.records import Either, Field, ListOf, MapOf, Record
+from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Scaling, Slo, Spec, Team, Tier
+
+REPLICAS_MAX = 10_000
+TOKENS_MAX = 100_000_000
+
+_COUNT = 10**9
+_LOOSE_TEXT = Text("text on one line", loose=True, example="0")
+_URL = Text("a URL with http:// or https://", r"https?://[^\s/]+\S{0,2000}", "http://127.0.0.1:9093/hook")
+
+
+def _name(example: str) -> Text:
+    return Text("a name: letters, digits, . _ and -", r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", example)
+
+
+POOL_NAME = _name("chat")
+TIER_NAME = _name("interactive")
+TEAM_NAME = _name("search")
+PROFILE_NAME = _name("llama-3.1-8b-h100")
+HARDWARE_NAME = _name("h100")
+MODEL_NAME = Text("a model's name: letters, digits, . _ : / @ + and -", r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}", "llama-3.1-8b")
+GRANT_NAME = Text("a team's name, or * for any other", r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "search")
+SECRET = Text("a key of 8 to 256 visible characters", r"[!-~]{8,256}", "sk-demo-interactive", secret=True)
+TOKENS = Whole(1, TOKENS_MAX, 1000)
+
+ENGINE = Record(
+    "engine",
+    "How the pool's engines come to be. Give `kind: emulated` or a `command`; for engines that already run, give `attach` in the pool.",
+    (
+        Field(
+            "kind",
+            Choice(("emulated", "command")),
+            "`emulated` needs no GPU and behaves by the profile.",
+            default="`command` if one is given",
+        ),
+        Field(
+            "command",
+            Either(
+                formats.COMMAND_LINE.words,
+                formats.COMMAND_LINE,
+                ListOf(Text("text", loose=True, example="--port={port}"), "a list of arguments", least=1),
+            ),
+            "What starts one replica. `{port}`, `{replica}`, `{model}` and `{speed}` are filled in; there is no shell.",
+        ),
+        Field(
+            "env",
+            MapOf(Text("a variable's name", r"[A-Za-z_][A-Za-z0-9_]{0,127}", "HF_HOME"), _LOOSE_TEXT, "variable"),
+            "Environment of the command, added to Forebay's own.",
+        ),
+        Field("metrics", Choice(("vllm", "llamacpp")), "Whose metric names the engine's `/metrics` page uses.", "metrics"),
+        Field(
+            "health",
+            Text("a path that starts with /", r"/[!-~]{0,255}", "/health"),
+            "Answers 200 once the engine can serve.",
+            "health_path",
+        ),
+        Field("ready_timeout", duration(above=True, example="15m"), "A start that takes longer has failed.", "ready_timeout_s"),
+        Field("stop_grace", duration(example="10s"), "From SIGTERM to a second SIGTERM, and again to SIGKILL.", "stop_grace_s"),
+    ),
+    EngineKind,
+)
+
+SLO = Record(
+    "slo",
+    "The pool's promise. What one replica can serve is computed for it.",
+    (
+        Field("ttft", duration(above=True, example="1s"), "Time to first token.", "ttft_s"),
+        Field("itl", duration(above=True, example="50ms"), "Time between tokens.", "itl_s"),
+        Field("attainment", Number(0, 1, above=True, example=0.99), "Fraction of requests that must get it.", "attainment"),
+    ),
+    Slo,
+)
+
+SCALE_OUT = Record(
+    "out",
+    "When to add replicas.",
+    (
+        Field(
+            "waiting_per_replica", Number(0, 1e6, above=True, example=3), "More waiting than this per replica …", "out_waiting_per_replica"
+        ),
+        Field("for", duration(example="60s"), "… for this long adds replicas.", "out_waiting_for_s"),
+        Field("kv", Number(0, 1, above=True, example=0.85), "So does a KV cache fuller than this fraction.", "out_kv_usage"),
+    ),
+    Scaling,
+)
+SCALE_IN = Record(
+    "in",
+    "When to remove replicas: all of these must hold.",
+    (
+        Field("kv", Number(0, 1, example=0.5), "The KV cache is emptier than this fraction, and nothing waits …", "in_kv_usage"),
+        Field("calm", duration(example="15m"), "… for this long.", "in_calm_s"),
+        Field("step", Number(0, 1, above=True, example=0.1), "Remove at most this fraction at once (one at least).", "in_step_fraction"),
+        Field("every", duration(example="1m"), "Least time between two such removals.", "in_step_every_s"),
+        Field("margin", Number(0, 10, example=0.15), "The remaining replicas must hold the load with this fraction to spare.", "in_margin"),
+        Field("known", Number(0, 1, above=True, example=0.95), "Fraction of replicas whose metrics must be known.", "in_known_fraction"),
+    ),
+    Scaling,
+)
+SHAPE = Record(
+    "shape",
+    "The size of a typical request, used until traffic shows its own.",
+    (
+        Field("prompt", TOKENS, "Prompt tokens.", "prompt_tokens"),
+        Field("output", Whole(1, TOKENS_MAX, 200), "Output tokens.", "output_tokens"),
+    ),
+    Scaling,
+)
+SCALING = Record(
+    "scaling",
+    "How many replicas, and when that changes.",
+    (
+        Field("min", Whole(0, REPLICAS_MAX, 1), "Never fewer replicas.", "min_replicas"),
+        Field(
+            "max",
+            Whole(1, REPLICAS_MAX, 4),
+            "Never more replicas: the cost ceiling.",
+            "max_replicas",
+            default="the same as `min`, at least 1",
+        ),
+        Field("spare", Whole(0, REPLICAS_MAX, 0), "Replicas on top of demand, for the failure of as many.", "spare_replicas"),
+        Field("interval", duration(least=0.1, example="1s"), "Time between two decisions.", "interval_s"),
+        Field("out", SCALE_OUT, SCALE_OUT.doc),
+        Field("in", SCALE_IN, SCALE_IN.doc),
+        Field(
+            "noise",
+            Number(0, 100, example=3.7),
+            "Arrivals within this many standard deviations prove nothing; 0 trusts every reading.",
+            "noise_sigmas",
+        ),
+        Field("buffer", Flag(), "Keep replicas warm for the demand that arrives during a cold start.", "buffer"),
+        Field("ramp", ramp(), "The steepest growth to be ready for; past ramps are used where they were steeper.", "ramp_per_s2"),
+        Field("ramp_quantile", Number(0, 1, above=True, example=0.95), "Which of the past ramps counts.", "ramp_quantile"),
+        Field("cold_start", duration(example="5m"), "Assumed until one was measured.", "cold_start_s", default="the profile's"),
+        Field("replica_rate", rate(above=True), "Requests one replica serves at its SLO.", "replica_rate_per_s", default="computed"),
+        Field("shape", SHAPE, SHAPE.doc),
+        Field("starts", Whole(1, 1000, 4), "Most replicas that start at once: they share bandwidth.", "starts_max"),
+        Field("drain", duration(example="10m"), "A draining replica may finish its streams for this long.", "drain_s_max"),
+        Field("pending_alert", duration(above=True, example="5m"), "Alert when a start takes longer.", "pending_alert_s"),
+        Field("unknown_alert", duration(above=True, example="2m"), "Alert when metrics are missing for longer.", "unknown_alert_s"),
+    ),
+    Scaling,
+)
+QUEUE = Record(
+    "queue", "The pool's queue.", (Field("max", Whole(1, 10**6, 10_000), "Most requests that wait; more get 429.", "queued_max"),), Pool
+)
+
+POOL = Record(
+    "pool",
+    "The replicas that serve one model on one profile. Say how its engines come to be with `engine` or with `attach`.",
+    (
+        Field("model", MODEL_NAME, "What clients ask for.", "model", default="the only one of `models`, or the pool's name"),
+        Field(
+            "profile", PROFILE_NAME, "What one replica can do: a shipped profile or one of `profiles`. Only attached pools can do without."
+        ),
+        Field("hardware", HARDWARE_NAME, "One of `hardware`: its price replaces the profile's."),
+        Field(
+            "attach", ListOf(formats.ENGINE_URL, "a list of http://host:port", least=1), "Engines that already run; scaling only advises."
+        ),
+        Field("engine", ENGINE, ENGINE.doc),
+        Field("slo", SLO, SLO.doc),
+        Field("scaling", SCALING, SCALING.doc),
+        Field("queue", QUEUE, QUEUE.doc),
+        Field("labels", MapOf(_name("cluster"), _LOOSE_TEXT, "label"), "Labels for your own use."),
+    ),
+    Pool,
+)
+
+MODEL = Record(
+    "model",
+    "What a client names in a request.",
+    (
+        Field(
+            "context",
+            Whole(1, TOKENS_MAX, 131_072),
+            "Longest prompt and output together, in tokens.",
+            "context_tokens",
+            default="the profile's, or 8192",
+        ),
+        Field("aliases", ListOf(MODEL_NAME, "a list of names"), "Further names for it."),
+    ),
+    Model,
+)
+HARDWARE = Record(
+    "hardware",
+    "A device shape that can be rented.",
+    (
+        Field("memory", size(1, example="80GB"), "Memory of one GPU.", "memory_bytes", required=True),
+        Field("gpus", Whole(1, 1024, 1), "GPUs of one node.", "gpus"),
+        Field("price", Number(0, 1e5, example=3.0), "US dollars per GPU-hour.", "gpu_hour_usd"),
+    ),
+    Hardware,
+)
+STEP = Record(
+    "step",
+    "Time of one engine step: base + per_sequence·decoding + per_kv_token·KV tokens + per_prefill_token·prompt tokens.",
+    (
+        Field("base", duration(example="6ms"), "Of every step.", "base_s"),
+        Field("per_sequence", duration(example="50us"), "For each decoding sequence.", "per_sequence_s"),
+        Field("per_kv_token", duration(example="20ns"), "For each KV token read.", "per_kv_token_s"),
+        Field("per_prefill_token", duration(example="40us"), "For each prompt token prefilled.", "per_prefill_token_s"),
+    ),
+    StepLaw,
+)
+COLD_START = Record(
+    "cold_start",
+    'From "start a replica" to its first answer.',
+    (
+        Field("provision", duration(example="4m"), "Until the node is there.", "provision_s"),
+        Field("weights", size(example="16GB"), "Weights to read.", "weights_bytes"),
+        Field("bandwidth", bandwidth(), "How fast they are read.", "weights_bandwidth_bytes_per_s"),
+        Field("init", duration(example="45s"), "Engine start after that.", "init_s"),
+    ),
+    ColdStart,
+)
+PROFILE = Record(
+    "profile",
+    "What one replica can do. Give a `base` and what differs, or everything.",
+    (
+        Field("base", PROFILE_NAME, "A shipped profile, or one further up in this file."),
+        Field("model", MODEL_NAME, "The model it was measured with.", "model"),
+        Field("hardware", Text("text", example="H100"), "The device it was measured on.", "hardware"),
+        Field("gpus", Whole(1, 1024, 1), "GPUs of one replica.", "gpus"),
+        Field("step", STEP, STEP.doc),
+        Field("sequences", Whole(1, 100_000, 256), "Most sequences at once (vLLM: max_num_seqs).", "sequences_max"),
+        Field("kv", Whole(1, _COUNT, 400_000), "KV cache, in tokens.", "kv_tokens"),
+        Field("block", Whole(1, 4096, 16), "Tokens of one KV block.", "block_tokens"),
+        Field("prefill_chunk", Whole(1, 10**6, 8192), "Token budget of a step (vLLM: max_num_batched_tokens).", "prefill_chunk_tokens"),
+        Field("kv_per_token", size(1, example="131072B"), "KV cache of one token.", "kv_bytes_per_token"),
+        Field("context", Whole(1, TOKENS_MAX, 131_072), "Longest sequence, in tokens (vLLM: max_model_len).", "context_tokens"),
+        Field("cold_start", COLD_START, COLD_START.doc),
+        Field("front_end", duration(example="8ms"), "HTTP, tokenising and scheduling before the first token.", "front_end_s"),
+        Field("front_end_per_token", duration(example="20us"), "Detokenising and sending one token.", "front_end_per_token_s"),
+        Field("price", Number(0, 1e5, example=3.0), "US dollars per GPU-hour.", "gpu_hour_usd"),
+    ),
+    Profile,
+)
+TIER = Record(
+    "tier",
+    "The promise made to a request. Tiers with a usual name (interactive, standard, batch) take what is left out from the defaults.",
+    (
+        Field("rank", Whole(0, 1000, 0), "Lower goes first; each tier has its own.", "rank"),
+        Field("ttft", duration(above=True, example="1s"), "Time to first token.", "ttft_s"),
+        Field("longest_wait", duration(above=True, example="30s"), "A request that would wait longer is refused.", "longest_wait_s"),
+        Field("preemptible", Flag(), "May be interrupted, and is never a reason to scale.", "preemptible"),
+    ),
+    Tier,
+)
+PROMISE = Record(
+    "promise",
+    "A team's own promise within a tier; what is left out is the tier's.",
+    (
+        Field("ttft", duration(above=True, example="1s"), "Time to first token."),
+        Field("longest_wait", duration(above=True, example="30s"), "A request that would wait longer is refused."),
+    ),
+)
+KEY = Record(
+    "key",
+    "An API key.",
+    (
+        Field("key", SECRET, "The key itself, as the client sends it.", required=True),
+        Field("tier", TIER_NAME, "Tier of requests made with it.", default="the team's highest"),
+    ),
+    secret=True,
+)
+TEAM = Record(
+    "team",
+    "Who is charged, and among whom fairness holds.",
+    (
+        Field("weight", Number(0, 1e6, above=True, example=1), "Share of the fleet when it is short.", "weight"),
+        Field(
+            "tiers",
+            Either(
+                "a list of tiers, or a mapping of tiers to promises",
+                sequence=ListOf(TIER_NAME, "a list of tiers"),
+                mapping=MapOf(TIER_NAME, PROMISE, "tier"),
+            ),
+            "Tiers it may use; as a mapping, with promises of its own.",
+            default="all",
+        ),
+        Field("keys", ListOf(KEY, "a list of keys, each {key: …, tier: …}", most=10_000, secret=True), "API keys.", default="none"),
+    ),
+    Team,
+)
+TIER_GRANT = Record(
+    "tier grant",
+    "How far a team's own promise may go.",
+    (
+        Field("ttft_min", duration(above=True, example="500ms"), "No shorter time to first token than this.", default="the tier's `ttft`"),
+        Field("longest_wait_max", duration(above=True, example="60s"), "No longer wait than this.", default="the tier's `longest_wait`"),
+    ),
+)
+GRANT = Record(
+    "grant",
+    "What a team may set for itself in teams/*.yaml.",
+    (
+        Field(
+            "tiers",
+            MapOf(TIER_NAME, TIER_GRANT, "tier"),
+            "Tiers it may use, and how far its own promises may go.",
+            default="all tiers, as they are",
+        ),
+        Field("weight_max", Number(0, 1e6, above=True, example=2), "Highest weight.", default="1"),
+        Field("keys_max", Whole(0, 10_000, 10), "Most keys.", default="10"),
+    ),
+)
+CALENDAR = Record(
+    "calendar entry",
+    "A scheduled minimum of replicas.",
+    (
+        Field("name", _name("office-hours"), "Shown by `forebay explain`.", "name", required=True),
+        Field("pools", ListOf(POOL_NAME, "a list of pools", least=1), "Pools it holds for.", default="all"),
+        Field(
+            "days",
+            Either(
+                "all, weekdays, weekends, or a list of days",
+                Choice(("all", "weekdays", "weekends", *formats.DAY_NAMES)),
+                ListOf(Choice(formats.DAY_NAMES), "a list of days", 1, 7),
+            ),
+            "Days on which it begins.",
+            default="all",
+        ),
+        Field("from", formats.TIME_OF_DAY, "When it begins.", "start_s", required=True),
+        Field("to", formats.TIME_OF_DAY, "When it ends; earlier than `from` is on the next day.", "end_s", required=True),
+        Field("timezone", formats.TIMEZONE, "Where these times hold.", default="UTC"),
+        Field("min", Whole(1, REPLICAS_MAX, 6), "Never fewer replicas.", "min_replicas", required=True),
+    ),
+    CalendarEntry,
+)
+LIMITS = Record(
+    "limits",
+    "Bounds of the gateway.",
+    (
+        Field("body", size(1024, 2**30, "8MiB"), "Largest request body.", "body_bytes_max"),
+        Field("bodies", size(1024, 2**40, "512MiB"), "All request bodies held at once.", "bodies_bytes_max"),
+        Field("head", size(1024, 2**20, "64KiB"), "Largest request head.", "head_bytes_max"),
+        Field("connections", Whole(1, 10**6, 20_000), "Most client connections.", "connections_max"),
+        Field(
+            "client_buffer",
+            size(4096, 2**30, "256KiB"),
+            "Held for a client that reads slowly; then its engine is paused.",
+            "client_buffer_bytes_max",
+        ),
+        Field("idle", duration(above=True, example="10m"), "Longest silence of an engine inside an answer.", "idle_s"),
+        Field("total", duration(above=True, example="2h"), "Longest answer.", "total_s"),
+        Field("drain", duration(example="2m"), "How long SIGTERM waits for streams.", "drain_s"),
+    ),
+    Limits,
+)
+GATEWAY = Record("gateway", "Where clients connect.", (Field("listen", formats.LISTEN, "Port 0 takes a free one.", "gateway"),), Spec)
+ADMIN = Record("admin", "Where operators connect.", (Field("listen", formats.LISTEN, "Port 0 takes a free one.", "admin"),), Spec)
+ALERTS = Record(
+    "alerts", "Where alerts go, besides the log.", (Field("webhook", _URL, "Gets a POST when an alert begins and ends.", "webhook"),), Spec
+)
+
+TEAMS = Field("teams", MapOf(TEAM_NAME, TEAM, "team"), "Teams and their API keys. Without any, no key is asked for.", default="none")
+ROOT = Record(
+    "forebay.yaml",
+    "Everything but `pools` has a default.",
+    (
+        Field("pools", MapOf(POOL_NAME, POOL, "pool"), "The replicas.", required=True),
+        Field("models", MapOf(MODEL_NAME, MODEL, "model"), "Models that clients may ask for.", default="those of the pools"),
+        Field("hardware", MapOf(HARDWARE_NAME, HARDWARE, "hardware"), "Devices and prices.", default="none"),
+        Field("profiles", MapOf(PROFILE_NAME, PROFILE, "profile"), "Profiles of your own, besides the shipped ones.", default="none"),
+        Field("tiers", MapOf(TIER_NAME, TIER, "tier"), "Promises.", default="interactive, standard, batch"),
+        TEAMS,
+        Field("grants", MapOf(GRANT_NAME, GRANT, "team"), "What teams may set in teams/*.yaml beside this file.", default="nothing"),
+        Field("calendar", ListOf(CALENDAR, "a list of scheduled minimums"), "Scheduled minimums.", default="none"),
+        Field("gateway", GATEWAY, GATEWAY.doc),
+        Field("admin", ADMIN, ADMIN.doc),
+        Field("limits", LIMITS, LIMITS.doc),
+        Field("state", Text("a folder", example=".forebay"), "Where history is kept.", "state_dir"),
+        Field("alerts", ALERTS, ALERTS.doc),
+        Field("speed", Number(0, 1000, above=True, example=1), "World seconds per real second; real engines need 1.", "speed"),
+    ),
+    Spec,
+)
+TEAM_FILE = Record(
+    "teams/*.yaml", "A product team's file, within what `grants` allows.", (Field("teams", TEAMS.kind, TEAMS.doc, required=True),)
+)

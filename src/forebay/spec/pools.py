@@ -1,0 +1,164 @@
+"""Pools: references resolved, and the settings checked against each other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from forebay.domain.profile import Profile
+from forebay.spec.formats import check_command
+from forebay.spec.problems import Problems, quoted
+from forebay.spec.profiles import on_hardware
+from forebay.spec.records import Got, Item
+from forebay.spec.types import EngineKind, Hardware, Pool, Scaling, Slo
+
+_ATTACHED_TOO = frozenset({"metrics", "health"})
+"""Engine settings that make sense for engines that already run."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What pools may refer to. A value of None is a name whose definition is already reported as wrong."""
+
+    models: tuple[str, ...] | None
+    """None: none are declared, so a pool may name any."""
+    profiles: Mapping[str, Profile | None]
+    hardware: Mapping[str, tuple[Hardware, Got] | None]
+
+
+def build_pool(name: str, got: Got, known: Known, problems: Problems) -> Pool:
+    """The pool, best effort where something is wrong (reported)."""
+    model = _model(name, got, known, problems)
+    profile = _profile(got, known, problems)
+    engine = _engine(got, problems)
+    scaling = _scaling(got, engine, problems)
+    _check(got, engine, scaling, profile, problems)
+    values: dict[str, Any] = {**got.record_of("queue").filled(), "labels": tuple(sorted(got.get("labels", {}).items()))}
+    slo = Slo(**got.record_of("slo").filled())
+    return Pool(name=name, model=model, engine=engine, profile=profile, slo=slo, scaling=scaling, **values)
+
+
+def _model(name: str, got: Got, known: Known, problems: Problems) -> str:
+    models = known.models
+    if "model" not in got:
+        if models is None or not got.good("model"):
+            return name
+        if len(models) == 1:
+            return models[0]
+        if name not in models:
+            problems.add(got.at("model"), "nothing", f"one of models: {', '.join(models)}", "add it")
+        return name
+    model = str(got.get("model"))
+    if models is not None and model not in models:
+        problems.unknown(got.at("model"), model, models, "name in models")
+    return model
+
+
+def _profile(got: Got, known: Known, problems: Problems) -> Profile | None:
+    profile: Profile | None = None
+    name = got.get("profile")
+    if name is not None and name not in known.profiles:
+        problems.unknown(got.at("profile"), name, known.profiles, "profile")
+    elif name is not None:
+        profile = known.profiles[name]
+    device = got.get("hardware")
+    if device is None:
+        return profile
+    if device not in known.hardware:
+        problems.unknown(got.at("hardware"), device, known.hardware, "name in hardware")
+        return profile
+    entry = known.hardware[device]
+    if profile is None or entry is None:
+        return profile
+    hardware, written = entry
+    return on_hardware(profile, hardware, "price" in written, got, problems)
+
+
+def _engine(got: Got, problems: Problems) -> EngineKind:
+    engine = got.record_of("engine")
+    filled = engine.filled()
+    filled["env"] = tuple(sorted(engine.get("env", {}).items()))
+    if "attach" in got.places:
+        for key in engine.places.keys() - _ATTACHED_TOO:
+            problems.add(engine.at(key), "engine settings of a pool that attaches", "either attach or engine", "remove one of the two")
+        return EngineKind(kind="attach", attach=tuple(item.value for item in got.get("attach", ())), **filled)
+    kind = engine.get("kind", "command" if "command" in engine.places else "")
+    if not kind and engine.good("kind", "command") and got.good("engine"):
+        problems.add(
+            got.at("engine"),
+            "no engines",
+            "engine: {kind: emulated}, engine: {command: …}, or attach: [http://host:port]",
+            "add one of them",
+        )
+    if kind == "command" and "command" not in engine.places:
+        problems.add(engine.at("command"), "nothing", "a command with {port} in it", "add it")
+    if kind == "emulated" and "command" in engine.places:
+        problems.add(engine.at("command"), "a command for emulated engines", "either kind: emulated or a command", "remove one of the two")
+    if kind and "profile" not in got.places:
+        problems.add(got.at("profile"), "nothing", "the name of a profile: it says what one replica can do", "add it")
+    return EngineKind(kind=kind or "command", command=_command(engine, problems), **filled)
+
+
+def _command(engine: Got, problems: Problems) -> tuple[str, ...]:
+    command = engine.get("command", ())
+    arguments = tuple(each.value if isinstance(each, Item) else str(each) for each in command)
+    if command and isinstance(command[0], Item):
+        try:
+            check_command(arguments)
+        except ValueError as error:
+            problems.add(engine.at("command"), quoted(" ".join(arguments)), "a command with {port} in it", str(error))
+    return arguments
+
+
+def _scaling(got: Got, engine: EngineKind, problems: Problems) -> Scaling:
+    scaling = got.record_of("scaling")
+    values = scaling.filled()
+    for key in ("out", "in", "shape"):
+        values.update(scaling.record_of(key).filled())
+    if engine.kind == "attach":
+        count = max(1, len(engine.attach))
+        for key in ("min", "max"):
+            if got.good("attach") and scaling.get(key, count) != count:
+                problems.add(scaling.at(key), str(scaling.get(key)), f"{count}, the number of attached engines", "leave it out")
+        values.update(min_replicas=count, max_replicas=count)
+    elif "max" not in scaling:
+        values["max_replicas"] = max(1, values.get("min_replicas", 1))
+    return Scaling(**values)
+
+
+def _check(got: Got, engine: EngineKind, built: Scaling, profile: Profile | None, problems: Problems) -> None:
+    scaling = got.record_of("scaling")
+    if built.min_replicas > built.max_replicas and scaling.good("min", "max"):
+        # Without a min the default stands, and the max is to blame.
+        key, other = ("min", "max") if "min" in scaling else ("max", "min")
+        problems.add(scaling.at(key), str(built.min_replicas), f"at most {other} ({built.max_replicas})")
+    kv_in, kv_out = scaling.record_of("in"), scaling.record_of("out")
+    if built.in_kv_usage >= built.out_kv_usage and kv_in.good("kv") and kv_out.good("kv"):
+        place = kv_in.at("kv") if "kv" in kv_in else kv_out.at("kv")
+        problems.add(
+            place,
+            f"in.kv {built.in_kv_usage:g} and out.kv {built.out_kv_usage:g}",
+            "in.kv below out.kv",
+            "or the pool would grow and shrink at once",
+        )
+    tokens = built.prompt_tokens + built.output_tokens
+    if profile is not None and tokens > profile.context_tokens and scaling.record_of("shape").good():
+        allowed = f"prompt and output of at most {profile.context_tokens} together, the context of {profile.name}"
+        problems.add(scaling.at("shape"), f"{tokens} tokens", allowed)
+    unknown_start = profile is None and built.cold_start_s is None and engine.kind == "attach"
+    if built.buffer and built.ramp_per_s2 > 0 and unknown_start and got.good("profile") and scaling.good("cold_start"):
+        problems.add(
+            scaling.at("cold_start"),
+            "nothing",
+            "a duration such as 5m",
+            "a ramp needs it to size the buffer: add it, a profile, or buffer: false",
+        )
+
+
+def check_urls(pools: Mapping[str, Got], problems: Problems) -> None:
+    """Report an engine that is attached twice: its capacity would be counted twice."""
+    seen: dict[str, str] = {}
+    for got in pools.values():
+        for item in got.get("attach", ()):
+            if item.value in seen:
+                problems.add(item.place, quoted(item.value), "each engine once", f"it is in {seen[item.value]} already")
+            seen.setdefault(item.value, item.place.path)

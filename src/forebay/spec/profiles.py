@@ -1,0 +1,121 @@
+"""Profiles, hardware and models of the file, checked against each other."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.units import format_bytes
+from forebay.spec.problems import Problems
+from forebay.spec.records import Got
+from forebay.spec.types import Hardware, Model
+
+_NESTED: dict[str, tuple[str, type[msgspec.Struct]]] = {"step": ("law", StepLaw), "cold_start": ("cold_start", ColdStart)}
+_OPTIONAL = frozenset({"base", "front_end", "front_end_per_token", "price"})
+
+
+def build_profiles(root: Got, shipped: Mapping[str, Profile], problems: Problems) -> dict[str, Profile | None]:
+    """Shipped and own profiles by name; None for those already reported as wrong."""
+    known: dict[str, Profile | None] = dict(shipped)
+    for name, got in root.get("profiles", {}).items():
+        if name in shipped:
+            problems.add(got.place, f'a second profile "{name}"', "a name that is not shipped", f"rename it and write base: {name}")
+        else:
+            known[name] = _profile(name, got, known, problems)
+    return known
+
+
+def _profile(name: str, got: Got, known: Mapping[str, Profile | None], problems: Problems) -> Profile | None:
+    if not got.good():
+        return None
+    base_name = got.get("base")
+    if base_name is not None and base_name not in known:
+        problems.unknown(got.at("base"), base_name, known, "profile shipped or further up in this file")
+        return None
+    base = known[base_name] if base_name is not None else None
+    if base_name is not None and base is None:
+        return None
+    values: dict[str, Any] = {**got.filled(), "name": name}
+    for key, (attribute, struct) in _NESTED.items():
+        nested = got.record_of(key)
+        if not nested.good():
+            return None
+        if base is not None:
+            values[attribute] = msgspec.structs.replace(getattr(base, attribute), **nested.filled())
+        elif _complete(nested, frozenset(), problems):
+            values[attribute] = struct(**nested.filled())
+    if base is not None:
+        return _checked(msgspec.structs.replace(base, **values), got, problems)
+    if not _complete(got, _OPTIONAL | frozenset(_NESTED), problems) or any(attribute not in values for attribute, _ in _NESTED.values()):
+        return None
+    return _checked(Profile(**values), got, problems)
+
+
+def _complete(got: Got, optional: frozenset[str], problems: Problems) -> bool:
+    missing = [field for field in got.record.fields if field.key not in optional and field.key not in got]
+    for field in missing:
+        problems.add(got.at(field.key), "nothing", field.kind.words, "add it, or name a base to take it from")
+    return not missing
+
+
+def _checked(profile: Profile, got: Got, problems: Problems) -> Profile:
+    if profile.kv_tokens < profile.context_tokens:
+        allowed = f"at most the KV cache's {profile.kv_tokens} tokens"
+        key = "context" if "context" in got else "kv"
+        problems.add(
+            got.at(key),
+            f"a context of {profile.context_tokens} tokens",
+            allowed,
+            "an engine refuses to start with less KV than one sequence needs",
+        )
+    if profile.law.base_s + profile.law.per_sequence_s <= 0:
+        problems.add(got.at("step"), "steps that take no time", "base or per_sequence above 0s")
+    return profile
+
+
+def build_hardware(root: Got) -> dict[str, tuple[Hardware, Got] | None]:
+    """Hardware by name; None for what is already reported as wrong."""
+    built: dict[str, tuple[Hardware, Got] | None] = {}
+    for name, got in root.get("hardware", {}).items():
+        built[name] = (Hardware(name=name, **got.filled()), got) if got.good() else None
+    return built
+
+
+def on_hardware(profile: Profile, hardware: Hardware, priced: bool, pool: Got, problems: Problems) -> Profile:
+    """``profile`` at the hardware's price, after checking that weights and KV cache fit its memory."""
+    needed = profile.cold_start.weights_bytes + profile.kv_tokens * profile.kv_bytes_per_token
+    there = hardware.memory_bytes * profile.gpus
+    if needed > there:
+        found = f"{format_bytes(there)} ({profile.gpus} × {format_bytes(hardware.memory_bytes)})"
+        problems.add(pool.at("hardware"), found, f"at least {format_bytes(needed)}: the weights and KV cache of {profile.name}")
+    return msgspec.structs.replace(profile, gpu_hour_usd=hardware.gpu_hour_usd) if priced else profile
+
+
+def build_models(root: Got, served: Mapping[str, int], problems: Problems) -> tuple[Model, ...]:
+    """The models of the file, or those that the pools serve. ``served``: the longest context that some pool of the model holds."""
+    declared: Mapping[str, Got] = root.get("models", {})
+    models = [_model(name, got, served, problems) for name, got in declared.items()]
+    if not declared:
+        models = [Model(name, **_context(context)) for name, context in served.items()]
+    owners = {model.name: f"models.{model.name}" for model in models}
+    for name, got in declared.items():
+        for item in got.get("aliases", ()):
+            if item.value in owners:
+                problems.add(item.place, f'"{item.value}"', "a name that no other model has", f"it already belongs to {owners[item.value]}")
+            owners.setdefault(item.value, f"models.{name}")
+    return tuple(models)
+
+
+def _model(name: str, got: Got, served: Mapping[str, int], problems: Problems) -> Model:
+    filled = got.filled()
+    longest = served.get(name, 0)
+    if longest and filled.get("context_tokens", 0) > longest:
+        allowed = f"at most {longest}, the longest context of a profile that serves it"
+        problems.add(got.at("context"), str(filled["context_tokens"]), allowed)
+    aliases = tuple(item.value for item in got.get("aliases", ()))
+    return Model(name=name, aliases=aliases, **{**_context(longest), **filled})
+
+
+def _context(tokens: int) -> dict[str, Any]:
+    return {"context_tokens": tokens} if tokens else {}

@@ -1,0 +1,205 @@
+"""The fleet's small parts: command lines, ports, environment, logs, exit words, health answers, attached replicas."""
+
+import os
+import random
+import socket
+import sys
+
+import msgspec
+import pytest
+
+from forebay.adapters.local import AttachedFleet, attached_id
+from forebay.adapters.local.command import NoFreePort, engine_command, engine_environment, free_port, shim_command
+from forebay.adapters.local.health import HealthKind, probe
+from forebay.adapters.local.keeper import end_reason
+from forebay.adapters.local.logfile import LogFile
+from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.replica import ReplicaState as S
+from forebay.ports.upstream import End, ResponseHead
+from forebay.spec.types import EngineKind, Pool, Spec
+from forebay.testing import loop
+from forebay.testing.clock import LoopClock
+from forebay.testing.events import ListSink
+
+PROFILE = Profile("p", "m", "h", 1, StepLaw(0.01, 0.0, 0.0, 0.0), 4, 1000, 16, 512, 100, 8192, ColdStart(1.0, 1e9, 1e9, 1.0))
+
+
+class Answers:
+    """An upstream that answers each path with the next of its list: a status, (status, body) or an End; the last one stays."""
+
+    def __init__(self, **paths):
+        self.paths = {f"/{name}": list(answers) for name, answers in paths.items()}
+        self.forgotten = []
+
+    def send(self, url, request, sink, timeout_s=None):
+        answers = self.paths[request.split()[1].decode()]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, End):
+            sink.end(answer, "")
+            return
+        status, body = answer if isinstance(answer, tuple) else (answer, b"x")
+        sink.head(ResponseHead(status, (), False, len(body)))
+        sink.data(body, body, True, True)
+        sink.end(End.COMPLETE, "")
+        return
+
+    def forget(self, url):
+        self.forgotten.append(url)
+
+    async def close(self):
+        pass
+
+
+def test_placeholders_are_replaced_literally():
+    kind = EngineKind("command", ("serve", "{model}", "--port={port}", '{"a": {"b": 1}}', "{replica}/{speed}", "{other}"))
+    assert engine_command(Pool("chat", "m-8b", kind), "chat-1", 21000, 20.0) == [
+        "serve", "m-8b", "--port=21000", '{"a": {"b": 1}}', "chat-1/20", "{other}",
+    ]  # fmt: skip
+
+
+def test_an_emulated_engine_gets_its_profile_speed_and_extra_options():
+    words = engine_command(Pool("chat", "m-8b", EngineKind("emulated", ("--seed", "7")), PROFILE), "chat-1", 21000, 2.5)
+    assert words[:3] == [sys.executable, "-m", "forebay.emulator"]
+    options = dict(zip(words[3:13:2], words[4:13:2], strict=True))
+    assert msgspec.json.decode(options.pop("--profile-json"), type=Profile) == PROFILE
+    assert options == {"--port": "21000", "--model": "m-8b", "--speed": "2.5", "--shutdown-timeout": "600"}
+    assert words[13:] == ["--cold", "--report-stages", "--seed", "7"]
+
+
+def test_the_shim_is_marked_and_isolated():
+    words = shim_command("/logs", "chat-1", 0.5, ["serve"])
+    assert words[:3] == [sys.executable, "-I", "-S"]
+    assert words[4:] == ["--owner", "/logs", "--replica", "chat-1", "--grace", "0.5", "--", "serve"]
+
+
+def test_the_environment_is_added_to(monkeypatch):
+    monkeypatch.setenv("GIVEN", "from outside")
+    monkeypatch.setenv("FOREBAY_LIFELINE_FD", "99")
+    pool = Pool("chat", "m", EngineKind("command", env=(("OMP_THREADS", "1"), ("GIVEN", "by the pool"))))
+    environment = engine_environment(pool, 5)
+    assert environment["OMP_THREADS"] == "1"
+    assert environment["GIVEN"] == "by the pool"
+    assert environment["PATH"] == os.environ["PATH"]
+    assert environment["FOREBAY_LIFELINE_FD"] == "5"
+    assert "FOREBAY_LIFELINE_FD" not in engine_environment(pool, None)
+
+
+def test_a_port_is_free_not_taken_and_not_ephemeral():
+    first = free_port(random.Random(3), set())
+    assert 20_000 <= first < 32_000
+    assert free_port(random.Random(3), {first}) != first
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", first))
+        holder.listen()
+        assert free_port(random.Random(3), set()) != first
+    with pytest.raises(NoFreePort):
+        free_port(random.Random(3), range(70_000))
+
+
+def test_a_log_keeps_one_generation_back_and_its_tail_says_the_last_words(tmp_path):
+    log = LogFile(tmp_path, "chat-1", bytes_max=100)
+    assert log.tail() == ""
+    for attempt in ("first", "second", "third"):
+        fd = log.open_new()
+        os.write(fd, f"{attempt}\n\n  then \xff\n".encode("latin-1"))
+        os.close(fd)
+    assert log.tail() == "third | then �"
+    assert log.older.read_bytes().startswith(b"second")
+
+
+def test_a_log_is_bounded_while_it_is_written(tmp_path):
+    log = LogFile(tmp_path, "chat-1", bytes_max=100)
+    fd = log.open_new()
+    os.write(fd, b"x" * 60)
+    assert not log.bound()
+    os.write(fd, b"y" * 60)
+    assert log.bound()
+    os.write(fd, b"after")
+    os.close(fd)
+    assert log.path.read_bytes() == b"after"
+    assert log.older.read_bytes() == b"x" * 60 + b"y" * 60
+    assert not LogFile(tmp_path, "never").bound()
+
+
+def test_a_tail_is_bounded(tmp_path):
+    log = LogFile(tmp_path, "chat-1")
+    log.path.write_text("".join(f"line {number} {'z' * 150}\n" for number in range(500)))
+    assert len(log.tail()) <= 800
+    assert "line 499" in log.tail()
+
+
+@pytest.mark.parametrize(
+    ("code", "tail", "words"),
+    [
+        (3, "", "exited by itself with code 3"),
+        (0, "", "exited by itself with code 0"),
+        (139, "", "died of signal 11"),
+        (-15, "", "died of signal 15"),
+        (127, "", "could not be started"),
+        (137, "", "when memory runs out"),
+        (-9, "", "when memory runs out"),
+        (1, "torch.OutOfMemoryError: CUDA out of memory.", "out of memory: exited by itself with code 1"),
+        (None, "", "earlier controller"),
+    ],
+)
+def test_an_end_has_words(code, tail, words):
+    assert words in end_reason(code, tail)
+
+
+@pytest.mark.parametrize(
+    ("health", "metrics", "kind", "detail"),
+    [
+        (End.CONNECT_FAILED, 200, HealthKind.REFUSED, "refused"),
+        (End.TIMEOUT, 200, HealthKind.SICK, "/health: timeout"),
+        (500, 200, HealthKind.SICK, "answered 500"),
+        ((503, b'{"stage": "weights"}'), 200, HealthKind.STAGE, "weights"),
+        ((503, b'{"stage": "' + b"w" * 99 + b'"}'), 200, HealthKind.STAGE, "w" * 32),
+        ((503, b'{"error": {"message": "Loading model"}}'), 200, HealthKind.SICK, "answered 503"),
+        ((503, b"\xff"), 200, HealthKind.SICK, "answered 503"),
+        (200, 501, HealthKind.HEALTHY, "/metrics answered 501"),
+        (200, End.CUT, HealthKind.HEALTHY, "/metrics failed: cut"),
+        ((200, b""), 200, HealthKind.SERVING, ""),
+    ],
+)
+def test_a_look_at_an_engine(health, metrics, kind, detail):
+    async def main():
+        return await probe(Answers(health=[health], metrics=[metrics]), "http://127.0.0.1:1", "/health", True, 2.0)
+
+    found = loop.run(main)
+    assert found.kind is kind
+    assert detail in found.detail
+
+
+def attached(answers, seconds, sink=None):
+    """States by second of one attached engine."""
+    spec = Spec((Pool("chat", "m", EngineKind("attach", attach=("http://127.0.0.1:8000/",))),), (), ())
+
+    async def main():
+        fleet = AttachedFleet(spec, LoopClock(), answers, sink or ListSink())
+        views = [(await fleet.observe())[0]]
+        await fleet.adopt()
+        await fleet.adopt()
+        for _ in range(seconds):
+            await LoopClock().sleep_until(LoopClock().now_s() + 1.0)
+            views.append((await fleet.observe())[0])
+        await fleet.close()
+        return views
+
+    return loop.run(main)
+
+
+def test_an_attached_engine_is_ready_when_it_answers():
+    views = attached(Answers(health=[End.CONNECT_FAILED, 503, 200]), 3)
+    assert [view.state for view in views] == [S.REQUESTED, S.FAILED, S.FAILED, S.READY]
+    assert views[1].problem == "connection refused"
+    assert views[-1].problem == ""
+    assert views[0].id == attached_id("chat", "http://127.0.0.1:8000/") == "chat@127.0.0.1:8000"
+    assert views[0].url == "http://127.0.0.1:8000"
+
+
+def test_one_bad_answer_takes_nothing_away_and_three_do():
+    answers = Answers(health=[200, 500, 200, 500, 500, 500, 200])
+    states = [view.state for view in attached(answers, 40)]
+    assert states.index(S.FAILED) == pytest.approx(26, abs=1)
+    assert states[-1] is S.READY
+    assert answers.forgotten == ["http://127.0.0.1:8000"]

@@ -1,0 +1,143 @@
+"""What only a file can do: survive, be damaged, be full, be of another version, be read by two."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from forebay.adapters.sqlite import SqliteStore, StoreCorrupt, StoreFailed, StoreFull
+from forebay.adapters.sqlite import store as module
+from forebay.domain.errors import BadInput
+from forebay.domain.events import Event
+
+WRITER = """
+import sys
+from forebay.adapters.sqlite import SqliteStore
+from forebay.domain.events import Event
+store = SqliteStore(sys.argv[1])
+for number in range(1_000_000):
+    store.append_event(Event("tick", 0.0, float(number)))
+    store.put("last", str(number).encode())
+    print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a folder?#" / "history.db"
+
+
+def test_what_was_acknowledged_survives_a_kill(path):
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
+        while int(writer.stdout.readline()) < 50:
+            pass
+        os.kill(writer.pid, signal.SIGKILL)
+        acknowledged = [int(line) for line in writer.stdout.read().splitlines()]
+    last = acknowledged[-1] if acknowledged else 50
+    store = SqliteStore(path)
+    assert int(store.get("last")) >= last
+    assert [event.wall_s for event in store.events(limit=10**6)][: last + 1] == [float(number) for number in range(last + 1)]
+    store.close()
+
+
+def test_it_is_there_after_closing(path):
+    store = SqliteStore(path)
+    store.put("key", b"value")
+    store.close()
+    again = SqliteStore(path)
+    assert again.get("key") == b"value"
+    again.close()
+
+
+def test_every_commit_is_flushed(path):
+    store = SqliteStore(path)
+    with store._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    store.close()
+
+
+def test_rows_beyond_the_bound_are_pruned(path, monkeypatch):
+    monkeypatch.setattr(module, "PRUNE_EVERY", 10)
+    monkeypatch.setattr(module, "RAMP_DAYS_MAX", 3)
+    store = SqliteStore(path, rows_max=15)
+    for number in range(9):
+        store.append_ramp("chat", f"2026-01-0{number + 1}", number)
+    for number in range(40):
+        store.append_event(Event("tick", 0.0, float(number)))
+    assert [event.wall_s for event in store.events()] == [float(number) for number in range(25, 40)]
+    assert list(store.ramps("chat")) == [6.0, 7.0, 8.0]
+    store.close()
+
+
+def test_a_full_file_is_an_error_and_what_was_written_stays(path):
+    store = SqliteStore(path, file_bytes_max=100_000)
+    store.put("small", b"x")
+    with pytest.raises(StoreFull, match=r"history\.db: database or disk is full; free space"):
+        store.put("big", os.urandom(200_000))
+    assert store.get("small") == b"x"
+    assert store.get("big") is None
+    store.close()
+
+
+def test_a_file_that_is_no_database_is_said(path):
+    path.parent.mkdir()
+    path.write_bytes(b"not a database at all, " * 100)
+    with pytest.raises(StoreCorrupt, match=r"history\.db is damaged .*move it away"):
+        SqliteStore(path)
+
+
+def test_a_damaged_page_is_said(path):
+    store = SqliteStore(path)
+    for number in range(200):
+        store.append_event(Event("tick", 0.0, float(number), message=str(os.urandom(200))))
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[4096:] = b"\xff" * (len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(StoreCorrupt, match="move it away"):
+        SqliteStore(path).events()
+
+
+def test_a_damaged_body_is_said(path):
+    store = SqliteStore(path)
+    store.append_event(Event("tick", 0.0, 0.0))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE events SET body = ?", (b"garbage",))
+    connection.close()
+    with pytest.raises(StoreCorrupt, match="holds a Event that can't be read"):
+        store.events()
+    store.close()
+
+
+def test_a_newer_version_is_refused(path):
+    SqliteStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version=99")
+    connection.close()
+    with pytest.raises(BadInput, match="newer Forebay"):
+        SqliteStore(path)
+
+
+def test_a_reader_beside_the_writer_sees_what_is_committed_and_cannot_write(path):
+    with pytest.raises(BadInput, match="no history"):
+        SqliteStore(path, read_only=True)
+    store = SqliteStore(path)
+    store.put("key", b"one")
+    reader = SqliteStore(path, read_only=True)
+    assert reader.get("key") == b"one"
+    store.put("key", b"two")
+    assert reader.get("key") == b"two"
+    with pytest.raises(StoreFailed, match="readonly"):
+        reader.put("key", b"three")
+    reader.close()
+    store.close()
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreFailed, match="state directory"):
+        SqliteStore(tmp_path / "file" / "history.db")

@@ -1,0 +1,93 @@
+"""One suite for every Store: the real file and the fake must not differ in anything a caller can see."""
+
+import pytest
+
+from forebay.adapters.sqlite import SqliteStore
+from forebay.domain.events import Event
+from forebay.domain.replica import ReplicaState
+from forebay.domain.scaling import Decision, Observation, ReplicaObservation, Term, TermKind
+from forebay.domain.signal import Known, Unknown
+from forebay.ports.store import DecisionRecord
+from forebay.testing.store import MemoryStore
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def store(request, tmp_path):
+    store = SqliteStore(tmp_path / "history.db") if request.param == "sqlite" else MemoryStore()
+    yield store
+    store.close()
+
+
+def record(pool, at_wall_s, replicas=1):
+    replica = ReplicaObservation("r1", ReplicaState.READY, 0.0, 0.0, waiting=Known(3.0, 1.0), running=Unknown("timeout"))
+    observation = Observation(pool, 5.0, at_wall_s, replicas, (replica,), memory=b"\x00before")
+    term = Term("warm buffer", TermKind.FLOOR, replicas, "ramp x cold start", {"ramp": 0.5}, binding=True)
+    return DecisionRecord(at_wall_s, observation, Decision(pool, 5.0, replicas, "warm buffer", (term,), memory=b"\xffafter"))
+
+
+def event(kind, wall_s, **detail):
+    return Event(kind, wall_s / 2, wall_s, "chat", f"{kind} happened", detail)
+
+
+def test_an_empty_store_answers(store):
+    assert store.decisions("chat") == []
+    assert store.events() == []
+    assert store.get("nothing") is None
+    assert list(store.ramps("chat")) == []
+
+
+def test_a_decision_comes_back_as_it_was(store):
+    store.append_decision(record("chat", 100.0))
+    assert store.decisions("chat") == [record("chat", 100.0)]
+
+
+def test_decisions_are_newest_first_of_their_pool_and_limited(store):
+    for at_wall_s in (100.0, 101.0, 102.0):
+        store.append_decision(record("chat", at_wall_s))
+        store.append_decision(record("other", at_wall_s))
+    assert [found.at_wall_s for found in store.decisions("chat", limit=2)] == [102.0, 101.0]
+    assert [found.at_wall_s for found in store.decisions("chat", until_wall_s=101.5, limit=9)] == [101.0, 100.0]
+    assert store.decisions("chat", until_wall_s=99.0) == []
+
+
+def test_the_newest_is_the_last_appended_even_if_an_earlier_run_was_ahead_of_time(store):
+    store.append_decision(record("chat", 5000.0))
+    store.append_decision(record("chat", 100.0))
+    assert store.decisions("chat")[0].at_wall_s == 100.0
+    assert store.decisions("chat", until_wall_s=9000.0)[0].at_wall_s == 5000.0
+
+
+def test_of_two_decisions_at_one_time_the_later_is_newer(store):
+    store.append_decision(record("chat", 100.0, replicas=1))
+    store.append_decision(record("chat", 100.0, replicas=2))
+    assert [found.decision.replicas for found in store.decisions("chat", until_wall_s=100.0, limit=2)] == [2, 1]
+
+
+def test_events_are_the_newest_oldest_first(store):
+    for number in range(5):
+        store.append_event(event("scale" if number % 2 else "alert", 100.0 + number, count=number, real=0.5, on=True, word="x"))
+    assert [found.wall_s for found in store.events(limit=2)] == [103.0, 104.0]
+    assert [found.wall_s for found in store.events(since_wall_s=102.0)] == [102.0, 103.0, 104.0]
+    assert store.events(kind="scale", limit=1) == [event("scale", 103.0, count=3, real=0.5, on=True, word="x")]
+    assert store.events(limit=0) == []
+
+
+def test_put_replaces_and_keeps_bytes(store):
+    store.put("key", b"one")
+    store.put("key", b"\x00\xff")
+    store.put("other", b"")
+    assert store.get("key") == b"\x00\xff"
+    assert store.get("other") == b""
+
+
+def test_a_day_keeps_its_largest_ramp_and_days_come_in_order(store):
+    for day, ramp in (("2026-11-02", 2.0), ("2026-11-01", 1.0), ("2026-11-02", 5.0), ("2026-11-02", 3.0), ("2026-11-03", 0.0)):
+        store.append_ramp("chat", day, ramp)
+    store.append_ramp("other", "2026-11-01", 9.0)
+    assert list(store.ramps("chat")) == [1.0, 5.0, 0.0]
+    assert list(store.ramps("chat", limit=2)) == [5.0, 0.0]
+
+
+def test_close_twice(store):
+    store.close()
+    store.close()

@@ -1,0 +1,73 @@
+"""Shapes learned online: they converge to what is seen, stay within limits, and cost bounded memory."""
+
+import random
+
+import pytest
+
+from forebay.admission import estimate
+from forebay.admission.estimate import BYTES_PER_TOKEN_START, Estimator
+from forebay.domain.shape import Usage
+
+
+def test_starts_safe_and_within_the_limits() -> None:
+    first = Estimator().shape("t", "m", body_bytes=3500, max_tokens=100, n=1, context_tokens=8192)
+    assert first.prompt_tokens == 3500 / BYTES_PER_TOKEN_START
+    assert (first.output_tokens, first.output_tokens_max, first.sequences) == (100, 100, 1)
+    unlimited = Estimator().shape("t", "m", 3500, None, 1, 8192)
+    assert unlimited.output_tokens_max == 8192 - unlimited.prompt_tokens
+    assert unlimited.output_tokens < unlimited.output_tokens_max
+
+
+def test_is_clamped_to_the_context_and_never_refuses_on_a_guess() -> None:
+    shape = Estimator().shape("t", "m", body_bytes=10_000_000, max_tokens=None, n=1, context_tokens=4096)
+    assert shape.total_tokens == 4096
+    assert shape.output_tokens >= 1
+
+
+def test_several_answers_multiply_the_output_alone() -> None:
+    shape = Estimator().shape("t", "m", 350, max_tokens=50, n=3, context_tokens=8192)
+    assert (shape.prompt_tokens, shape.output_tokens, shape.output_tokens_max, shape.sequences) == (100, 150, 150, 3)
+
+
+def test_learns_the_ratio_and_follows_a_change() -> None:
+    estimator = Estimator()
+    for bytes_per_token in (4.5, 2.0):
+        for _ in range(200):
+            estimator.learn("t", "m", int(1000 * bytes_per_token), Usage(1000, 100))
+        assert estimator.shape("t", "m", int(500 * bytes_per_token), None, 1, 8192).prompt_tokens == pytest.approx(500, rel=0.02)
+
+
+def test_learns_a_high_quantile_of_each_answer() -> None:
+    estimator, chance = Estimator(), random.Random(7)
+    lengths = [chance.lognormvariate(5.0, 0.8) for _ in range(3000)]
+    for length in lengths:
+        estimator.learn("t", "m", 4000, Usage(1000, 2 * round(length)), n=2)
+    estimated = estimator.shape("t", "m", 4000, None, 1, 100_000).output_tokens
+    below = sum(length <= estimated for length in lengths) / len(lengths)
+    assert 0.6 < below < 0.8
+
+
+def test_a_new_team_starts_from_what_the_model_showed_and_then_goes_its_own_way() -> None:
+    estimator = Estimator()
+    for _ in range(300):
+        estimator.learn("old", "m", 4000, Usage(1000, 20))
+    assert estimator.shape("new", "m", 4000, None, 1, 8192).output_tokens == pytest.approx(20, abs=3)
+    for _ in range(300):
+        estimator.learn("new", "m", 4000, Usage(1000, 2000))
+    assert estimator.shape("new", "m", 4000, None, 1, 8192).output_tokens > 1000
+    assert estimator.shape("old", "m", 4000, None, 1, 8192).output_tokens < 100
+
+
+def test_inexact_counts_teach_nothing() -> None:
+    estimator = Estimator()
+    before = estimator.shape("t", "m", 4000, None, 1, 8192)
+    estimator.learn("t", "m", 4000, Usage(1, 1, exact=False))
+    assert estimator.shape("t", "m", 4000, None, 1, 8192) == before
+
+
+def test_the_table_is_bounded_and_forgets_who_learned_longest_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "TABLE_MAX", 4)
+    estimator = Estimator()
+    for team in ("a", "b", "c", "a", "d"):
+        estimator.learn(team, "m", 4000, Usage(1000, 10))
+    assert set(estimator._table) == {("", "m"), ("a", "m"), ("c", "m"), ("d", "m")}

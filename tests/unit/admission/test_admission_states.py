@@ -1,0 +1,268 @@
+"""Every sequence of calls, with whole-second times so that events tie, against a model that recomputes everything."""
+
+from dataclasses import dataclass, field
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from forebay.admission.effects import Dispatch, Effect
+from forebay.admission.machine import NO_REPLICAS_HOLD_S, Admission
+from forebay.admission.outcomes import Refusal
+from forebay.domain.roster import Capacity, Posture, RosterPool, RosterReplica
+from forebay.domain.shape import Shape, Usage
+from forebay.spec.types import Tier
+
+TIERS = (
+    Tier("batch", rank=2, ttft_s=60, longest_wait_s=700, preemptible=True),
+    Tier("interactive", rank=0, ttft_s=1, longest_wait_s=4),
+    Tier("standard", rank=1, ttft_s=5, longest_wait_s=9),
+)
+RANK = {tier.name: tier.rank for tier in TIERS}
+WAIT_S = {tier.name: tier.longest_wait_s for tier in TIERS}
+QUEUED_MAX = 6
+KV_TOKENS = (60, 90)
+CONTEXT_TOKENS = 80
+
+
+@dataclass
+class Request:
+    """What the model knows of one ticket."""
+
+    tier: str
+    shape: Shape
+    deadline_s: float
+    dispatched_s: float = 0.0
+    emitted: int = 0
+    expected: int = 0
+    prefilling: bool = False
+    excluded: set[str] = field(default_factory=set)
+
+
+class AdmissionStates(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = Admission("chat", TIERS, QUEUED_MAX)
+        self.now_s = 0.0
+        self.next_ticket = 0
+        self.requests: dict[int, Request] = {}
+        self.lanes: dict[str, list[int]] = {"interactive": [], "standard": [], "batch": []}
+        self.permits: dict[str, list[int]] = {}
+        self.roster: dict[str, Capacity] = {}
+        self.uneven: set[str] = set()
+        """Replicas whose sequences moved out of step since something was freed: their exact peak may have sunk unnoticed."""
+        self.ended = 0
+
+    # --- the model -------------------------------------------------------------------------------------------------
+
+    def spread(self, ticket: int) -> list[tuple[int, int]]:
+        request = self.requests[ticket]
+        count = request.shape.sequences
+        left = request.expected - request.emitted
+        lefts = [left // count + (1 if number >= count - left % count else 0) for number in range(count)]
+        each = request.emitted // count
+        first = request.shape.prompt_tokens + request.emitted - each * (count - 1)
+        return list(zip(lefts, [first] + [each] * (count - 1), strict=True))
+
+    def fits(self, ticket: int, replica: str, exact: bool = True) -> bool:
+        request, capacity = self.requests[ticket], self.roster[replica]
+        shape, running = request.shape, [t for t in self.permits.get(replica, []) if t != ticket]
+        if sum(self.requests[t].shape.sequences for t in running) + shape.sequences > capacity.sequences:
+            return False
+        if shape.prompt_tokens + -(-shape.output_tokens // shape.sequences) > capacity.context_tokens:
+            return False
+        prefilling = sum(self.requests[t].shape.uncached_tokens for t in running if self.requests[t].prefilling)
+        if prefilling and prefilling + shape.uncached_tokens > capacity.prefill_tokens:
+            return False
+        if not exact:
+            worst = sum(self.requests[t].shape.prompt_tokens + self.requests[t].expected for t in running)
+            return worst + shape.total_tokens <= capacity.kv_tokens
+        sequences = [pair for t in running for pair in self.spread(t)]
+        request.emitted, request.expected = 0, shape.output_tokens
+        return self.lockstep_peak(sequences + self.spread(ticket)) <= capacity.kv_tokens
+
+    @staticmethod
+    def lockstep_peak(sequences: list[tuple[int, int]]) -> int:
+        steps = range(max(left for left, _ in sequences) + 1)
+        return max(sum(cur + step for left, cur in sequences if left >= step) for step in steps)
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            request = self.requests[effect.ticket]
+            lane = self.lanes[request.tier]
+            assert effect.ticket in lane, "an effect for a ticket that doesn't wait"
+            if isinstance(effect, Dispatch):
+                ahead = [t for tier, others in self.lanes.items() if RANK[tier] < RANK[request.tier] for t in others]
+                assert not ahead, "a less important request went first"
+                assert lane[0] == effect.ticket, "a later request went first"
+                assert effect.replica_id in self.roster, "dispatched to a replica that isn't in the roster"
+                assert effect.replica_id not in request.excluded, "dispatched again to a replica that failed it"
+                assert self.now_s <= request.deadline_s, "started after it should have expired"
+                assert self.fits(effect.ticket, effect.replica_id), "over a budget at admission"
+                lane.remove(effect.ticket)
+                self.permits.setdefault(effect.replica_id, []).append(effect.ticket)
+                request.dispatched_s, request.prefilling = self.now_s, request.shape.uncached_tokens > 0
+                request.emitted, request.expected = 0, request.shape.output_tokens
+                continue
+            if effect.why is Refusal.NEVER_FITS:
+                assert effect.retry_after_s is None
+            else:
+                assert effect.retry_after_s is not None
+                assert 1.0 <= effect.retry_after_s <= 60.0
+            if effect.why is Refusal.EXPIRED:
+                assert self.now_s >= request.deadline_s
+            if effect.why in {Refusal.QUEUE_FULL, Refusal.DISPLACED}:
+                assert sum(map(len, self.lanes.values())) > QUEUED_MAX
+                below = [tier for tier, others in self.lanes.items() if others and RANK[tier] > RANK[request.tier]]
+                assert not below, "shed while something less important waited"
+            lane.remove(effect.ticket)
+            del self.requests[effect.ticket]
+            self.ended += 1
+
+    def replica_of(self, ticket: int) -> str:
+        return next(replica for replica, tickets in self.permits.items() if ticket in tickets)
+
+    def running(self) -> list[int]:
+        return [ticket for tickets in self.permits.values() for ticket in tickets]
+
+    # --- calls -----------------------------------------------------------------------------------------------------
+
+    @initialize(replicas=st.integers(0, 3))
+    def start(self, replicas: int) -> None:
+        self.use_roster(set(range(replicas)), 90, 4, Posture.OPEN, None)
+
+    @rule(
+        replicas=st.sets(st.integers(0, 3)),
+        kv_tokens=st.sampled_from(KV_TOKENS),
+        sequences=st.integers(2, 4),
+        posture=st.sampled_from([Posture.OPEN, Posture.OPEN, *Posture]),
+        ready_in_s=st.none() | st.integers(0, 8),
+    )
+    def use_roster(self, replicas: set[int], kv_tokens: int, sequences: int, posture: Posture, ready_in_s: int | None) -> None:
+        capacity = Capacity(kv_tokens, sequences, 40, 100.0, 20.0, CONTEXT_TOKENS)
+        self.roster = {f"r{number}": capacity for number in sorted(replicas)}
+        listed = tuple(RosterReplica(replica, f"http://{replica}", capacity) for replica in self.roster)
+        self.carry_out(self.machine.set_roster(RosterPool("chat", listed, posture, ready_in_s), self.now_s))
+
+    @rule(
+        tier=st.sampled_from(["interactive", "standard", "batch"]),
+        prompt=st.integers(1, 60),
+        output=st.integers(1, 40),
+        cached=st.integers(0, 60),
+        count=st.sampled_from([1, 1, 1, 2, 5]),
+        capped=st.booleans(),
+    )
+    def arrive(self, tier: str, prompt: int, output: int, cached: int, count: int, capped: bool) -> None:
+        ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
+        shape = Shape(prompt, output, min(cached, prompt), output + 10 if capped else 0, count)
+        self.requests[ticket] = Request(tier, shape, self.now_s + WAIT_S[tier], expected=output)
+        self.lanes[tier].append(ticket)
+        self.carry_out(self.machine.arrive(ticket, tier, "team", shape, self.now_s))
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data())
+    def first_token(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(self.running()))
+        self.requests[ticket].prefilling = False
+        self.carry_out(self.machine.first_token(ticket, self.now_s))
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data(), tokens=st.integers(1, 30))
+    def emit(self, data: st.DataObject, tokens: int) -> None:
+        ticket = data.draw(st.sampled_from(self.running()))
+        request = self.requests[ticket]
+        self.machine.emitted(ticket, tokens)
+        request.emitted += tokens
+        if request.emitted > request.expected:
+            request.expected = request.emitted + max(16, request.emitted // 2)
+            if request.shape.output_tokens_max:
+                request.expected = max(request.emitted, min(request.expected, request.shape.output_tokens_max))
+        self.uneven.add(self.replica_of(ticket))
+
+    def end_permit(self, ticket: int) -> None:
+        replica = self.replica_of(ticket)
+        self.permits[replica].remove(ticket)
+        self.uneven.discard(replica)
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(self.running()))
+        self.end_permit(ticket)
+        self.ended += 1
+        self.carry_out(self.machine.finish(ticket, Usage(1, 1), self.now_s))
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def abandon(self, data: st.DataObject) -> None:
+        queued = [ticket for lane in self.lanes.values() for ticket in lane]
+        ticket = data.draw(st.sampled_from(queued + self.running() + [self.next_ticket]))
+        if ticket in queued:
+            self.lanes[self.requests[ticket].tier].remove(ticket)
+        elif ticket in self.running():
+            self.end_permit(ticket)
+        self.ended += ticket in self.requests and ticket != self.next_ticket
+        self.carry_out(self.machine.abandon(ticket, self.now_s))
+        assert self.machine.abandon(ticket, self.now_s) == []
+
+    @precondition(lambda self: self.running())
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        ticket = data.draw(st.sampled_from(self.running()))
+        request = self.requests[ticket]
+        request.excluded.add(self.replica_of(ticket))
+        request.deadline_s = self.now_s + request.deadline_s - request.dispatched_s
+        self.end_permit(ticket)
+        self.lanes[request.tier].insert(0, ticket)
+        self.carry_out(self.machine.retry(ticket, self.now_s))
+
+    @rule(seconds=st.integers(1, 12))
+    def pass_time(self, seconds: int) -> None:
+        until_s = self.now_s + seconds
+        while (due_s := self.machine.next_deadline_s()) is not None and due_s < until_s:
+            self.now_s = max(self.now_s, due_s)
+            self.carry_out(self.machine.advance(self.now_s))
+            after_s = self.machine.next_deadline_s()
+            assert after_s is None or after_s > self.now_s, "a deadline that has come is still ahead"
+        self.now_s = until_s
+
+    # --- what always holds -----------------------------------------------------------------------------------------
+
+    @invariant()
+    def consistent(self) -> None:
+        self.machine.check()
+
+    @invariant()
+    def conserved(self) -> None:
+        machine = self.machine
+        queued = sum(map(len, self.lanes.values()))
+        assert machine.finished_total + machine.refused_total + machine.abandoned_total == self.ended
+        assert machine.arrived_total == queued + len(self.running()) + self.ended
+        lanes, replicas = machine.load(self.now_s)
+        assert {load.tier: load.waiting for load in lanes} == {tier: len(lane) for tier, lane in self.lanes.items()}
+        assert {load.replica: load.streams for load in replicas if load.streams} == {r: len(p) for r, p in self.permits.items() if p}
+
+    @invariant()
+    def work_conserving(self) -> None:
+        head = next((lane[0] for lane in self.lanes.values() if lane), None)
+        if head is None:
+            return
+        for replica in self.roster:
+            if replica in self.requests[head].excluded:
+                continue
+            assert not self.fits(head, replica, exact=False), "the head fits and waits"
+            if replica not in self.uneven:
+                assert not self.fits(head, replica), "the head fits at the peak and waits"
+
+    @invariant()
+    def someone_will_look(self) -> None:
+        """While anything waits there is a deadline, and without replicas it isn't later than the hold."""
+        due_s = self.machine.next_deadline_s()
+        waiting = [self.requests[ticket].deadline_s for lane in self.lanes.values() for ticket in lane]
+        assert (due_s is None) == (not waiting)
+        if due_s is not None:
+            assert due_s <= max(min(waiting), self.now_s + NO_REPLICAS_HOLD_S)
+
+
+TestAdmissionStates = AdmissionStates.TestCase
+TestAdmissionStates.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,87 @@
+"""``forebay profile list|show|capacity``: tables for people, JSON for scripts, and bad input named with what is allowed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.cli.profile import app
+from forebay.domain.errors import BadInput
+from forebay.engine.catalogue import PROFILES
+
+runner = CliRunner(env={"COLUMNS": "160"})
+
+
+def test_every_profile_is_listed() -> None:
+    result = runner.invoke(app, ["list"])
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in PROFILES)
+
+
+def test_list_as_json_is_json_only() -> None:
+    result = runner.invoke(app, ["list", "--json", "-"])
+    assert [profile["name"] for profile in json.loads(result.stdout)] == list(PROFILES)
+
+
+def test_show_gives_every_coefficient_and_its_source() -> None:
+    result = runner.invoke(app, ["show", "llama-3.1-70b-fp8-4xh100"])
+    assert result.exit_code == 0
+    for text in ("11.02 ms", "55.0 µs", "27.9 µs", "44.6 µs", "665,280 tokens", "silicon_sample.csv", "6m; on a warm node 1m30s"):
+        assert text in result.stdout
+    shown = json.loads(runner.invoke(app, ["show", "demo", "--json", "-"]).stdout)
+    assert shown["law"]["base_s"] == PROFILES["demo"].law.base_s
+    assert shown["sources"]
+
+
+def test_capacity_says_rate_limit_and_where_the_fleet_falls_over() -> None:
+    words = ["capacity", "llama-3.1-70b-fp8-4xh100", "--prompt", "1155", "--output", "211", "--replicas", "10", "--rate", "50/s"]
+    result = runner.invoke(app, words)
+    assert result.exit_code == 0
+    for text in ("10.86", "of 50 ms with 115 sequences", "The mean step reaches the ITL of 50 ms", "131,072", "fall over beyond a context of"):
+        assert text in result.stdout
+
+
+def test_capacity_as_json(tmp_path: Path) -> None:
+    words = [
+        "capacity",
+        "demo",
+        "--prompt",
+        "500",
+        "--output",
+        "30",
+        "--ttft",
+        "10s",
+        "--itl",
+        "500ms",
+        "--replicas",
+        "4",
+        "--rate",
+        "90/min",
+    ]
+    result = json.loads(runner.invoke(app, [*words, "--json", "-"]).stdout)
+    assert result["capacity"]["requests_per_s"] == pytest.approx(0.835, abs=0.005)
+    assert result["fleet_requests_per_s"] == pytest.approx(4 * result["capacity"]["requests_per_s"])
+    assert result["falls_over"]["rate_per_s"] == pytest.approx(1.5)
+    assert result["by_context"][-1]["context_tokens"] == 8192
+    target = tmp_path / "capacity.json"
+    both = runner.invoke(app, [*words, "--json", str(target)])
+    assert "requests/s" in both.stdout
+    assert json.loads(target.read_text()) == result
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["show", "llama-3.1-8b-h10"], r'did you mean "llama-3.1-8b-h100"'),
+        (["capacity", "nothing-like-it"], "allowed: llama-3.1-8b-h100"),
+        (["capacity", "demo", "--ttft", "5"], "--ttft: '5' is not a duration"),
+        (["capacity", "demo", "--itl", "0s"], "--itl: found '0s'"),
+        (["capacity", "demo", "--rate", "3"], "--rate: '3' is not a rate"),
+        (["capacity", "demo", "--rate", "0/s"], "--rate: found '0/s'"),
+        (["capacity", "demo", "--prompt", "9000"], "exceed its context of 8192"),
+    ],
+)
+def test_bad_input_says_what_is_allowed(words: list[str], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        runner.invoke(app, words, catch_exceptions=False)
