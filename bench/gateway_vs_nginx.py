@@ -46,7 +46,13 @@ ANSWER = json.dumps(
 
 def event(delta: dict, finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-    body = {"id": "chatcmpl-7f1d2c3b4a5968778695a4b3c2d1e0f9", "object": "chat.completion.chunk", "created": 1790000000, "model": MODEL, "choices": [choice]}
+    body = {
+        "id": "chatcmpl-7f1d2c3b4a5968778695a4b3c2d1e0f9",
+        "object": "chat.completion.chunk",
+        "created": 1790000000,
+        "model": MODEL,
+        "choices": [choice],
+    }
     return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -54,9 +60,12 @@ def chunked(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-SHORT = b"HTTP/1.1 200 OK\r\ndate: Mon, 21 Sep 2026 13:33:20 GMT\r\nserver: uvicorn\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
-    len(ANSWER),
-    ANSWER,
+SHORT = (
+    b"HTTP/1.1 200 OK\r\ndate: Mon, 21 Sep 2026 13:33:20 GMT\r\nserver: uvicorn\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+    % (
+        len(ANSWER),
+        ANSWER,
+    )
 )
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ndate: Mon, 21 Sep 2026 13:33:20 GMT\r\nserver: uvicorn\r\n"
@@ -171,7 +180,13 @@ http {{
 
 
 def request(port: int, extra: dict) -> bytes:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "word " * (PROMPT_BYTES // 5)}], "max_tokens": 100, "stream": bool(extra), **extra}
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "word " * (PROMPT_BYTES // 5)}],
+        "max_tokens": 100,
+        "stream": bool(extra),
+        **extra,
+    }
     data = json.dumps(body).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: application/json\r\nUser-Agent: bench/1\r\n"
@@ -220,7 +235,7 @@ class Client(asyncio.Protocol):
         load.running -= 1
         self.loop.call_later(max(0.0, self.asked_s + self.interval_s - self.loop.time()), self.ask)
 
-    def connection_lost(self, error):
+    def connection_lost(self, _):
         if not self.load.over:
             self.load.errors += 1
 
@@ -349,7 +364,10 @@ async def bench(args: argparse.Namespace) -> dict:
             if args.only:
                 proxies = {args.only: proxies[args.only]}
             stream = {"chunks": CHUNKS, "pace_ms": args.pace_ms}
-            for name, load, interval_s in (("short_request", None, CONNECTIONS / args.rate if args.rate else 0.0), ("streamed_chunk", stream, 0.0)):
+            for name, load, interval_s in (
+                ("short_request", None, CONNECTIONS / args.rate if args.rate else 0.0),
+                ("streamed_chunk", stream, 0.0),
+            ):
                 rounds: dict[str, list[dict]] = {proxy: [] for proxy in proxies}
                 for _ in range(args.rounds):
                     for proxy, (port, pid) in proxies.items():

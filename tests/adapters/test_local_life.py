@@ -126,6 +126,14 @@ def test_a_stop_between_two_attempts_needs_no_process():
     assert life.state is S.STOPPED
 
 
+def test_an_adopted_one_has_no_time_in_the_future():
+    life = started()
+    life.saw(SERVING, 500.0)
+    life.adopted(100.0)
+    assert (life.requested_s, life.since_s, life.attempt_s, life.stage_since_s) == (10.0, 100.0, 10.0, 100.0)
+    assert life.view().cold_start_s == 490.0
+
+
 def test_backoff_doubles_to_its_bound_and_jitter_takes_off_at_most_half():
     assert [backoff_s(n, 1.0, 10.0, 0.0) for n in (0, 1, 2, 3, 4, 5, 1000)] == [1.0, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
     assert backoff_s(4, 1.0, 10.0, 1.0) == 4.0

@@ -9,9 +9,18 @@ import msgspec
 import pytest
 
 from forebay.adapters.local import AttachedFleet, attached_id
-from forebay.adapters.local.command import NoFreePort, engine_command, engine_environment, free_port, shim_command
+from forebay.adapters.local.command import (
+    NoFreePort,
+    engine_command,
+    engine_environment,
+    free_devices,
+    free_port,
+    shim_command,
+    wants_devices,
+)
 from forebay.adapters.local.health import HealthKind, probe
 from forebay.adapters.local.keeper import end_reason
+from forebay.adapters.local.life import new_life
 from forebay.adapters.local.logfile import LogFile
 from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.domain.replica import ReplicaState as S
@@ -21,6 +30,7 @@ from forebay.testing import loop
 from forebay.testing.clock import LoopClock
 from forebay.testing.events import ListSink
 
+LIFE = new_life("chat-1", "chat", 0.0)
 PROFILE = Profile("p", "m", "h", 1, StepLaw(0.01, 0.0, 0.0, 0.0), 4, 1000, 16, 512, 100, 8192, ColdStart(1.0, 1e9, 1e9, 1.0))
 
 
@@ -52,13 +62,13 @@ class Answers:
 
 def test_placeholders_are_replaced_literally():
     kind = EngineKind("command", ("serve", "{model}", "--port={port}", '{"a": {"b": 1}}', "{replica}/{speed}", "{other}"))
-    assert engine_command(Pool("chat", "m-8b", kind), "chat-1", 21000, 20.0) == [
+    assert engine_command(Pool("chat", "m-8b", kind), LIFE, 21000, 20.0) == [
         "serve", "m-8b", "--port=21000", '{"a": {"b": 1}}', "chat-1/20", "{other}",
     ]  # fmt: skip
 
 
 def test_an_emulated_engine_gets_its_profile_speed_and_extra_options():
-    words = engine_command(Pool("chat", "m-8b", EngineKind("emulated", ("--seed", "7")), PROFILE), "chat-1", 21000, 2.5)
+    words = engine_command(Pool("chat", "m-8b", EngineKind("emulated", ("--seed", "7")), PROFILE), LIFE, 21000, 2.5)
     assert words[:3] == [sys.executable, "-m", "forebay.emulator"]
     options = dict(zip(words[3:13:2], words[4:13:2], strict=True))
     assert msgspec.json.decode(options.pop("--profile-json"), type=Profile) == PROFILE
@@ -72,16 +82,28 @@ def test_the_shim_is_marked_and_isolated():
     assert words[4:] == ["--owner", "/logs", "--replica", "chat-1", "--grace", "0.5", "--", "serve"]
 
 
-def test_the_environment_is_added_to(monkeypatch):
+def test_the_environment_is_added_to_and_filled_in(monkeypatch):
     monkeypatch.setenv("GIVEN", "from outside")
     monkeypatch.setenv("FOREBAY_LIFELINE_FD", "99")
-    pool = Pool("chat", "m", EngineKind("command", env=(("OMP_THREADS", "1"), ("GIVEN", "by the pool"))))
-    environment = engine_environment(pool, 5)
+    pool = Pool("chat", "m", EngineKind("command", env=(("OMP_THREADS", "1"), ("GIVEN", "by the pool"), ("NAME", "{replica}:{port}"))))
+    environment = engine_environment(pool, LIFE, 21000, 1.0, 5)
     assert environment["OMP_THREADS"] == "1"
     assert environment["GIVEN"] == "by the pool"
+    assert environment["NAME"] == "chat-1:21000"
     assert environment["PATH"] == os.environ["PATH"]
     assert environment["FOREBAY_LIFELINE_FD"] == "5"
-    assert "FOREBAY_LIFELINE_FD" not in engine_environment(pool, None)
+    assert "FOREBAY_LIFELINE_FD" not in engine_environment(pool, LIFE, 21000, 1.0, None)
+
+
+def test_devices_are_the_lowest_free_ones_as_many_as_the_profile_has_gpus():
+    plain = Pool("chat", "m", EngineKind("command", env=(("CUDA_VISIBLE_DEVICES", "{devices}"),)))
+    four = msgspec.structs.replace(plain, profile=msgspec.structs.replace(PROFILE, gpus=4))
+    assert wants_devices(plain)
+    assert not wants_devices(Pool("chat", "m", EngineKind("command", ("serve", "{port}"))))
+    assert free_devices(plain, {0, 2}) == (1,)
+    assert free_devices(four, {1}) == (0, 2, 3, 4)
+    life = msgspec.structs.replace(LIFE, devices=(4, 5))
+    assert engine_environment(plain, life, 21000, 1.0, None)["CUDA_VISIBLE_DEVICES"] == "4,5"
 
 
 def test_a_port_is_free_not_taken_and_not_ephemeral():

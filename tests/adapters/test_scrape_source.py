@@ -178,6 +178,21 @@ def test_scrapes_that_fail_in_between_do_not_thaw_it():
     assert watch((page(running=1), 20), (End.TIMEOUT, 5), (page(running=1), 20)).running == Unknown("frozen")
 
 
+def test_in_a_fast_world_it_takes_real_seconds_too():
+    pages = Pages(a=page(running=1, generated=500))
+
+    async def main():
+        source = ScrapeSource(pages, LoopClock(speed=100.0), frozen_after_s=30.0)
+        whys = []
+        for _ in range(60):
+            found = (await source.read({"a": "http://a"}))["a"]
+            whys.append(isinstance(found.running, Unknown))
+            await asyncio.sleep(0.1)
+        return whys
+
+    assert loop.run(main).index(True) == pytest.approx(46, abs=2)
+
+
 def test_where_only_ends_move_the_counters_it_is_not_judged():
     busy = b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 0\nllamacpp:tokens_predicted_total 5\n"
     assert watch((busy, 600)).running.value == 1.0

@@ -10,8 +10,11 @@ import time
 import urllib.error
 import urllib.request
 
+import msgspec
 import openai
 import pytest
+
+from forebay.engine.catalogue import PROFILES
 
 pytestmark = pytest.mark.e2e
 WAIT_S = 20.0
@@ -178,11 +181,17 @@ def test_a_cold_start_reports_stages_and_then_serves(tmp_path):
         assert get(f"{url}/v1/models")[0] == 200
 
 
+def profile_json(**changes):
+    return msgspec.json.encode(msgspec.structs.replace(PROFILES["llama-3.1-8b-h100"], **changes)).decode()
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
         (("--profile", "h100"), 2, "llama-3.1-8b-h100"),
         (("--profile-json", "{}"), 2, "--profile-json"),
+        (("--profile-json", profile_json(block_tokens=0)), 2, "block_tokens"),
+        (("--profile-json", profile_json(prefill_chunk_tokens=8)), 2, "can't hold"),
         (("--fault", '{"kind": "meteor"}'), 2, "hang"),
         (("--speed", "0"), 2, "--speed"),
         (("--cold", "--warm"), 2, "--cold"),
@@ -231,3 +240,12 @@ def test_it_starts_without_the_heavy_libraries():
         "psutil",
     }
     assert heavy.isdisjoint(loaded)
+
+
+def test_a_deaf_engine_obeys_only_the_second_sigterm(tmp_path):
+    with emulator(tmp_path, "--fault", '{"kind": "deaf"}') as (process, (url,)):
+        process.send_signal(signal.SIGTERM)
+        # The answer comes after the signal was handled: both go through the same loop.
+        assert [get(f"{url}/health")[0] for _ in range(3)] == [200] * 3
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -281,6 +282,72 @@ def test_engines_outlive_a_fleet_and_are_adopted(tmp_path):
         os.kill(psutil.Process(pids["chat-1"]).children()[0].pid, signal.SIGSEGV)
         await until(second, lambda views: views[0].restarts == 1 and views[0].state is S.READY)
         assert "died of signal 11" in yard.event("engine_ended").message
+
+    play(tmp_path, scenario)
+
+
+CONTROLLER = """
+import asyncio, os, random, sys
+from pathlib import Path
+import msgspec
+from forebay.adapters.clock import LoopClock
+from forebay.adapters.local import LocalFleet
+from forebay.adapters.sqlite import SqliteStore
+from forebay.adapters.upstream import HttpUpstream
+from forebay.spec.types import Spec
+from forebay.testing.events import ListSink
+
+async def main():
+    folder, lifeline_fd = Path(sys.argv[1]), int(sys.argv[2])
+    spec = msgspec.json.decode(sys.argv[3], type=Spec)
+    fleet = LocalFleet(spec, LoopClock(20.0), HttpUpstream(), SqliteStore(folder / "history.db"), ListSink(),
+                       log_dir=folder / "logs", lifeline_fd=lifeline_fd, chance=random.Random(os.getpid()))
+    await fleet.adopt()
+    await fleet.ensure("chat", ["chat-1", "chat-2"])
+    while [view.state for view in await fleet.observe()] != ["ready", "ready"]:
+        await asyncio.sleep(0.01)
+    print(*[keeper.life.pid for keeper in fleet._keepers.values()], flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+def test_a_controller_killed_by_force_costs_no_engine_and_a_closed_lifeline_ends_them_all(tmp_path):
+    spec = spec_of(chat=engine("--stubborn", "--helper"))
+    read, write = os.pipe()
+    words = [sys.executable, "-c", CONTROLLER, str(tmp_path), str(read), msgspec.json.encode(spec).decode()]
+    try:
+        pids = []
+        for _ in range(2):
+            with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, pass_fds=(read,)) as controller:
+                pids.append(controller.stdout.readline().split())
+                controller.kill()
+        assert len(pids[0]) == 2
+        assert pids[0] == pids[1]
+        engines = [child.pid for shim in pids[0] for child in psutil.Process(int(shim)).children(recursive=True)]
+        assert len(engines) == 6
+    finally:
+        os.close(write)
+    end = time.monotonic() + WAIT_S
+    while left := [pid for pid in engines if alive(pid)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.02)
+    os.close(read)
+
+
+def test_devices_are_handed_out_and_given_back(tmp_path):
+    async def scenario(yard):
+        kind = msgspec.structs.replace(engine("--say", "on {devices}"), env=(("CUDA_VISIBLE_DEVICES", "{devices}"),))
+        fleet = yard.fleet(spec_of(chat=kind))
+        await fleet.ensure("chat", ["chat-1", "chat-2"])
+        await until(fleet, in_state(S.READY, S.READY))
+        await fleet.stop("chat-1")
+        await until(fleet, in_state(S.READY))
+        await fleet.ensure("chat", ["chat-3"])
+        await until(fleet, in_state(S.READY, S.READY))
+        said = {name: (yard.log_dir / f"{name}.log").read_text().splitlines()[0] for name in ("chat-1", "chat-2", "chat-3")}
+        assert said == {"chat-1": "on 0", "chat-2": "on 1", "chat-3": "on 0"}
 
     play(tmp_path, scenario)
 

@@ -6,13 +6,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from forebay.cli.replay import command
+from forebay.domain.errors import BadInput
+
 pytestmark = pytest.mark.e2e
 
 REPLAY = [sys.executable, "-m", "forebay.cli.main", "replay"]
+SERVED = threading.Semaphore(0)
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -37,6 +42,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
                 writer.write(chunk(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":%s}]}\n\n' % finish))
             usage = chunk(b'data: {"choices":[],"usage":{"completion_tokens":%d}}\n\n' % asked)
             writer.write(usage + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+            SERVED.release()
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
     finally:
@@ -106,9 +112,13 @@ def test_json_on_stdout_is_alone_there(target, trace):
 def test_an_interrupt_reports_what_was_sent(target, tmp_path):
     path, out = tmp_path / "long.jsonl", tmp_path / "report.json"
     path.write_text("\n".join(json.dumps({"at_s": at_s, "prompt_tokens": 1, "output_tokens": 1}) for at_s in (0, 0, 3600)))
+    while SERVED.acquire(blocking=False):
+        pass
     child = subprocess.Popen([*REPLAY, "--target", target, "--trace", path, "--json", out], stderr=subprocess.PIPE, text=True)
     try:
-        threading.Timer(3.0, child.send_signal, [signal.SIGINT]).start()
+        assert SERVED.acquire(timeout=40)
+        assert SERVED.acquire(timeout=40)
+        child.send_signal(signal.SIGINT)
         _, stderr = child.communicate(timeout=40)
     finally:
         child.kill()
@@ -118,23 +128,31 @@ def test_an_interrupt_reports_what_was_sent(target, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("options", "words"),
     [
-        (("--trace", "/nonexistent"), "/nonexistent"),
-        (("--trace-format", "csv"), "allowed: auto, azure"),
-        (("--start", "90"), "is not a duration"),
-        (("--speed", "0"), "--speed: found 0.0"),
-        (("--target", "localhost"), "allowed: http://HOST:PORT"),
-        (("--keys", "a=sk"), "no key for tier 'b'"),
-        (("--tiers", "a"), "TIER=VALUE"),
-        (("--start", "1h"), "no row in the span"),
+        ({"trace": "/nonexistent"}, "/nonexistent"),
+        ({"trace_format": "csv"}, "allowed: auto, azure"),
+        ({"start": "90"}, "is not a duration"),
+        ({"start": "1h"}, "no row in the span"),
+        ({"speed": 0.0}, "--speed: found 0.0"),
+        ({"rate_scale": -1.0}, "--rate-scale: found -1.0"),
+        ({"keys": "a=sk"}, "no key for tier 'b'"),
+        ({"tiers": "a"}, "TIER=VALUE"),
+        ({"tiers": "a=x"}, "--tiers: found 'x'"),
+        ({"ttft": "a=1"}, "--ttft: '1' is not a duration"),
+        ({"target": "localhost"}, "allowed: http://HOST:PORT"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_two(trace, arguments, words):
-    done = replay("--target", "http://127.0.0.1:9", "--trace", trace, *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+def test_bad_input_says_what_and_what_is_allowed(trace, options, words):
+    with pytest.raises(BadInput) as caught:
+        command(**({"target": "http://127.0.0.1:9", "trace": str(trace)} | options))
+    assert words in str(caught.value)
+
+
+def test_bad_input_is_one_sentence_and_exit_code_two(trace):
+    done = replay("--target", "localhost", "--trace", trace)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_target_that_is_not_there_is_exit_code_one(trace):
@@ -142,3 +160,24 @@ def test_a_target_that_is_not_there_is_exit_code_one(trace):
     assert done.returncode == 1
     assert "can't be reached" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_emulated_engines_answer_every_token_asked(trace, tmp_path):
+    ready, out = tmp_path / "ready.json", tmp_path / "report.json"
+    emulator = [sys.executable, "-m", "forebay.emulator", "--port", "0", "--speed", "20", "--ready-file", str(ready)]
+    child = subprocess.Popen(emulator)
+    try:
+        for _ in range(400):
+            if ready.exists() or child.poll() is not None:
+                break
+            time.sleep(0.05)
+        target = json.loads(ready.read_text())["urls"][0]
+        done = replay("--target", target, "--trace", trace, "--speed", 20, "--json", out)
+        assert done.returncode == 0, done.stderr
+    finally:
+        child.terminate()
+        child.wait(timeout=20)
+    report = json.loads(out.read_text())
+    assert (report["completed"], report["chunks"], report["output_tokens"]) == (100, 550, 550)
+    assert report["usage_missing"] == report["stopped_early"] == 0
+    assert 0.001 < report["itl_s"]["p50"] < report["ttft_s"]["p99"]

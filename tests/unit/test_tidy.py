@@ -40,7 +40,13 @@ def test_a_module_opens_with_its_idea_and_has_no_open_ends(path):
 
 def test_no_module_is_dead():
     """A module nobody imports and nobody starts is dead weight; entry points are named here."""
-    started = {"forebay.cli.main", "forebay.emulator.__main__", "forebay.adapters.local.shim", "forebay.app.controller_main", "forebay.app.gateway_main"}
+    started = {
+        "forebay.cli.main",
+        "forebay.emulator.__main__",
+        "forebay.adapters.local.shim",
+        "forebay.app.controller_main",
+        "forebay.app.gateway_main",
+    }
     modules = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__") for path in SOURCES}
     imported = set()
     for path in [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")]:

@@ -18,7 +18,8 @@ UNKNOWN_DECODE_TOKENS_PER_S = 1_000.0
 def replica_capacity(pool: Pool, context_tokens: int, kv_tokens: int | None = None, sequences: int | None = None) -> Capacity:
     """What a replica of ``pool`` can hold; ``kv_tokens`` and ``sequences`` as the engine told them, if it did."""
     if pool.profile is not None:
-        return roster_capacity(pool.profile, pool.slo.ttft_s, pool.slo.itl_s)
+        shape = pool.scaling
+        return roster_capacity(pool.profile, pool.slo.ttft_s, pool.slo.itl_s, shape.prompt_tokens, shape.output_tokens)
     return Capacity(
         kv_tokens=kv_tokens or UNKNOWN_KV_TOKENS,
         sequences=sequences or UNKNOWN_SEQUENCES,

@@ -24,7 +24,7 @@ OUTPUT_TOKENS_START = 256.0
 OUTPUT_QUANTILE = 0.7
 """Above the mean of usual (skewed) lengths, so that sums over a batch err on the safe side."""
 GAIN_MAX = 1.0
-GAIN_MIN = 0.05
+GAIN_MIN = 0.02
 """Step of the quantile in its logarithm: from large while little is known to this, which goes on following changes."""
 
 

@@ -22,6 +22,7 @@ from forebay.console.admin import AdminServer
 from forebay.controller.channel import Channel
 from forebay.controller.reports import Reports
 from forebay.controller.service import Controller, PoolPolicy
+from forebay.controller.sturdy import SturdyStore
 from forebay.domain.events import Event
 from forebay.domain.roster import Capacity
 from forebay.domain.signal import Known
@@ -99,16 +100,18 @@ async def controller(spec: Spec, state: Path, speed: float, lifeline_fd: int | N
     """Build the controller's process and adopt what an earlier one left running."""
     clock = LoopClock(speed)
     store = SqliteStore(state / STORE_FILE)
-    webhook = Webhook(spec.webhook) if spec.webhook else None
-    sink = Sinks(LogSink(), *([webhook] if webhook is not None else []))
-    upstream = HttpUpstream()
     chance = random.Random(secrets.randbits(64))
+    log = LogSink()
+    webhook = Webhook(spec.webhook, chance, problems=log) if spec.webhook else None
+    sink = Sinks(log, *([webhook] if webhook is not None else []))
+    upstream = HttpUpstream()
+    sturdy = SturdyStore(store, lambda kind, message: sink.emit(Event(kind, clock.now_s(), clock.wall_s(), "", message)))
     started = LocalFleet(spec, clock, upstream, store, sink, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
     fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, sink)])
     await fleet.adopt()
-    control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), store, sink)
+    control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink)
     channel = Channel(control.hear, control.lost)
-    return ControllerSystem(control, channel, AdminServer(Reports(control, store, clock)), fleet, store, upstream, webhook)
+    return ControllerSystem(control, channel, AdminServer(Reports(control, sturdy, clock)), fleet, store, upstream, webhook)
 
 
 class GatewaySystem(msgspec.Struct):

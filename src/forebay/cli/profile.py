@@ -1,5 +1,6 @@
 """``forebay profile``: the profiles that ship, where their numbers come from, and how many requests a replica of each can serve."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -7,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from forebay.app.config import load
 from forebay.cli.output import write_json
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import ColdStart, Profile
@@ -20,18 +22,20 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A profile; `forebay profile list` has the names.")]
+Config = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Take in the profiles that this file's pools use.")]
 Json = Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")]
 
 
 @app.command("list")
-def list_profiles(json_path: Json = None) -> None:
-    """The profiles that ship."""
+def list_profiles(config: Config = None, json_path: Json = None) -> None:
+    """The profiles that ship, and with ``-c`` those of a configuration."""
+    profiles = _profiles(config).values()
     if json_path is not None:
-        write_json([msgspec.to_builtins(profile) for profile in PROFILES.values()], json_path)
+        write_json([msgspec.to_builtins(profile) for profile in profiles], json_path)
     if json_path == "-":
         return
     table = _table("profile", "model", "hardware", right=("KV tokens", "sequences", "cold start", "$/hour"))
-    for profile in PROFILES.values():
+    for profile in profiles:
         table.add_row(
             profile.name,
             profile.model,
@@ -45,9 +49,9 @@ def list_profiles(json_path: Json = None) -> None:
 
 
 @app.command("show")
-def show(name: Name, json_path: Json = None) -> None:
+def show(name: Name, config: Config = None, json_path: Json = None) -> None:
     """Every number of one profile, and the source of each."""
-    profile = _find(name)
+    profile = _find(name, config)
     if json_path is not None:
         write_json(profile, json_path)
     if json_path == "-":
@@ -73,10 +77,11 @@ def capacity(
     itl: Annotated[str, typer.Option("--itl", help="The promise: mean time between tokens.")] = "50ms",
     replicas: Annotated[int, typer.Option("--replicas", min=1, help="Replicas of the fleet.")] = 1,
     rate: Annotated[str | None, typer.Option("--rate", help="Requests the fleet must serve, such as 50/s or 400/min.")] = None,
+    config: Config = None,
     json_path: Json = None,
 ) -> None:
     """How much one replica serves within its promises, which limit binds, and at which context a fleet falls over."""
-    profile = _find(name)
+    profile = _find(name, config)
     ttft_s, itl_s = _duration_s("--ttft", ttft), _duration_s("--itl", itl)
     rate_per_s = _rate_per_s(rate)
     state = at_slo(profile, prompt, output, ttft_s, itl_s)
@@ -91,11 +96,18 @@ def capacity(
     _print_contexts(rows, fall, replicas, output)
 
 
-def _find(name: str) -> Profile:
-    if name in PROFILES:
-        return PROFILES[name]
-    hint = did_you_mean(name, PROFILES)
-    raise BadInput(f"no profile is called {name!r}; allowed: {', '.join(PROFILES)}" + (f"; {hint}" if hint else ""))
+def _profiles(config: Path | None) -> dict[str, Profile]:
+    """The shipped profiles, and those that the pools of ``config`` use, which hide shipped ones of the same name."""
+    own = {} if config is None else {pool.profile.name: pool.profile for pool in load(config).pools if pool.profile}
+    return {**PROFILES, **own}
+
+
+def _find(name: str, config: Path | None) -> Profile:
+    profiles = _profiles(config)
+    if name in profiles:
+        return profiles[name]
+    hint = did_you_mean(name, profiles)
+    raise BadInput(f"no profile is called {name!r}; allowed: {', '.join(profiles)}" + (f"; {hint}" if hint else ""))
 
 
 def _duration_s(option: str, text: str) -> float:
@@ -173,7 +185,7 @@ def _print_capacity(profile: Profile, shape: str, replicas: int, state: Capacity
         table.add_row(f"{replicas} replicas", f"{state.requests_per_s * replicas:.2f} requests/s")
     table.add_row("tokens/s", f"{state.prompt_tokens_per_s:,.0f} prompt, {state.output_tokens_per_s:,.0f} output")
     table.add_row("in flight", f"{state.sequences:.0f} sequences, KV {state.kv_usage:.0%}, step {state.step_s * 1e3:.1f} ms")
-    table.add_row("TTFT p95", format_duration(state.ttft_s) if state.ttft_s < 1e6 else "grows without end")
+    table.add_row("TTFT p95", format_duration(round(state.ttft_s, 3)) if state.ttft_s < 1e6 else "grows without end")
     usd = _usd_per_million(profile, state)
     if usd is not None:
         table.add_row("cost at this load", f"${usd:.2f} per million output tokens")

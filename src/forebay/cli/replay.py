@@ -90,7 +90,10 @@ def command(
     counts = Counts()
     rows = files.load(selection, seed, counts)
     _check_keys(rows, options)
-    report = _run(rows, options, speed, seed)
+    _deliver(_run(rows, options, speed, seed), counts, json)
+
+
+def _deliver(report: ReplayReport, counts: Counts, json: str | None) -> None:
     if json is not None:
         output.write_json(to_json(report), json)
     Console(stderr=json == "-").print(render(report))

@@ -28,6 +28,7 @@ from forebay.spec.types import Spec
 LEASE_S = 15.0
 SAVE_EVERY_S = 10.0
 STOP_POLL_S = 0.5
+GIVEN_UP_S = 900.0
 
 
 class PoolPolicy(msgspec.Struct, frozen=True):
@@ -157,6 +158,10 @@ class Controller:
 
     def _advance_retreats(self, views: Sequence[ReplicaView], readings: Mapping[str, EngineSignals], now_s: float) -> None:
         present = {view.id: view for view in views}
+        for seen in views:
+            # One that an earlier controller began: its retreat is taken up again, from the start.
+            if seen.state is ReplicaState.DRAINING and self.retreat.phase(seen.id) is None:
+                self._effects += self.retreat.begin(seen.id, now_s, self._drain_s_max(seen.pool))
         for record in self.book.records.values():
             if now_s - record.heard_s > self.book.lease_s:
                 self._effects += self.retreat.gateway_lost(record.name, record.heard_s)
@@ -169,6 +174,10 @@ class Controller:
                 continue
             self._effects += self.retreat.live(replica, self._live_streams(view, readings), now_s)
         self._effects += self.retreat.advance(now_s)
+
+    def _drain_s_max(self, pool: str) -> float | None:
+        ward = self.wards.get(pool)
+        return None if ward is None else ward.pool.scaling.drain_s_max
 
     def _live_streams(self, view: ReplicaView, readings: Mapping[str, EngineSignals]) -> int | None:
         """What gateways have there, and at least what the engine says: it may serve others' requests too."""
@@ -226,6 +235,11 @@ class Controller:
     async def _act(self, ward: Ward, seen: Observation, decision: Decision, now_s: float) -> None:
         present = [replica for replica in seen.replicas if replica.state in LIVE_STATES]
         scaling = ward.pool.scaling
+        for view in ward.views:
+            if view.state is ReplicaState.FAILED and now_s - view.since_s > GIVEN_UP_S:
+                # Its fleet restarts it with a growing delay; failed for this long, it only holds the place of a better one.
+                self._event("replica_given_up", f"{view.id} has failed for good: {view.problem}", view.pool)
+                await self._fleet.stop(view.id)
         for replica in victims.pick(present, victims.surplus(decision.replicas, present)):
             if self._states.get(replica) is ReplicaState.READY:
                 self._effects += self.retreat.begin(replica, now_s, scaling.drain_s_max)

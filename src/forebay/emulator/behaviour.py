@@ -12,6 +12,8 @@ class Behaviour(msgspec.Struct, frozen=True):
     """Idle connections are closed after this many real seconds."""
     start_jitter: float = 0.0
     """Each stage of a start takes up to this fraction longer or shorter, drawn from the seed."""
+    started_before_s: float = 0.0
+    """A start counts from when its process was asked for: this much of it (world seconds) is over already."""
     output_tokens_median: float = 150.0
     """Answers without ``max_tokens`` have a log-normal length."""
     output_tokens_sigma: float = 0.8

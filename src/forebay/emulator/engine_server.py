@@ -93,7 +93,7 @@ class EngineServer:
         self._clock = clock
         self._on_exit = on_exit
         self._report_stages = report_stages
-        self._stages = _stages(profile, cold, warm, behaviour.start_jitter, random.Random(f"{seed}/start"))
+        self._stages = _stages(profile, cold, warm, behaviour, random.Random(f"{seed}/start"))
         self._server: asyncio.AbstractServer | None = None
         self._starting: asyncio.Task[object] | None = None
         self._quiet = asyncio.Event()
@@ -368,9 +368,15 @@ class EngineServer:
         exchange.respond(200, _json(list(self.faults)), JSON)
 
 
-def _stages(profile: Profile, cold: bool, warm: bool, jitter: float, chance: random.Random) -> list[tuple[str, float]]:
-    """(name, seconds) of each stage that the start passes through."""
+def _stages(profile: Profile, cold: bool, warm: bool, behaviour: Behaviour, chance: random.Random) -> list[tuple[str, float]]:
+    """(name, seconds) of each stage that the start passes through; what is over already is taken off the first ones."""
     start = profile.cold_start
     stages = [("provision", start.provision_s), ("weights", start.weights_s), ("init", start.init_s)]
     passed = stages if cold else stages[1:] if warm else []
-    return [(name, seconds * (1 + chance.uniform(-jitter, jitter))) for name, seconds in passed]
+    over_s = behaviour.started_before_s
+    made: list[tuple[str, float]] = []
+    for name, seconds in passed:
+        drawn_s = seconds * (1 + chance.uniform(-behaviour.start_jitter, behaviour.start_jitter))
+        made.append((name, max(0.0, drawn_s - over_s)))
+        over_s = max(0.0, over_s - drawn_s)
+    return made

@@ -22,6 +22,7 @@ from forebay.domain.profile import Profile
 from forebay.emulator import faults, process_stats
 from forebay.emulator.behaviour import Behaviour
 from forebay.emulator.engine_server import EngineServer, LoadFailed
+from forebay.engine.batch import Engine
 from forebay.engine.catalogue import PROFILES
 
 ENGINES_MAX = 1000
@@ -62,13 +63,28 @@ def profile_of(options: Options) -> Profile:
         raise BadInput("--profile and --profile-json: give one of them, not both")
     if options.profile_json:
         try:
-            return msgspec.json.decode(options.profile_json, type=Profile)
-        except msgspec.MsgspecError as error:
+            return _checked(msgspec.json.decode(options.profile_json, type=Profile))
+        except (msgspec.MsgspecError, ValueError) as error:
             raise BadInput(f"--profile-json: {error}; `forebay profile show NAME --json -` prints one to start from") from None
     name = options.profile or DEFAULT_PROFILE
     if name not in PROFILES:
         raise BadInput(f"--profile: there is no profile {name!r}; there are: {', '.join(PROFILES)}")
     return PROFILES[name]
+
+
+def _checked(profile: Profile) -> Profile:
+    """``profile``, if an engine can be made of it; raises ValueError."""
+    for name in ("sequences_max", "kv_tokens", "block_tokens", "prefill_chunk_tokens", "context_tokens"):
+        if getattr(profile, name) < 1:
+            raise ValueError(f"{name} is {getattr(profile, name)}; at least 1")
+    if profile.kv_tokens < profile.block_tokens:
+        raise ValueError(f"kv_tokens is {profile.kv_tokens}, less than one block of {profile.block_tokens}")
+    if not profile.law.base_s > 0 or min(msgspec.structs.astuple(profile.law)) < 0:
+        raise ValueError("law: base_s is above 0, and nothing is below it: time must pass")
+    if not profile.cold_start.weights_bandwidth_bytes_per_s > 0:
+        raise ValueError("cold_start: weights_bandwidth_bytes_per_s is above 0")
+    Engine(profile)
+    return profile
 
 
 def _check(options: Options) -> None:
@@ -107,6 +123,8 @@ class _Fleet:
         loop = asyncio.get_running_loop()
         clock = LoopClock(options.speed)
         process = process_stats.live(clock.wall_s(), loop.time)
+        # Python's own start is part of the start that is emulated: twenty times as fast, it would be seconds too long.
+        behaviour = msgspec.structs.replace(options.behaviour, started_before_s=process_stats.age_s() * options.speed)
         self._options = options
         self._say = say
         self._over: asyncio.Future[int] = loop.create_future()
@@ -124,7 +142,7 @@ class _Fleet:
                 report_stages=options.report_stages,
                 faults=faults.Faults(*injected),
                 max_model_len=options.max_model_len,
-                behaviour=options.behaviour,
+                behaviour=behaviour,
                 process=process,
                 on_exit=self._died,
             )

@@ -48,6 +48,18 @@ def render(
     return "".join(lines)
 
 
+def age_s() -> float:
+    """Real seconds since this process was started, to 10 ms; 0 where the kernel does not tell."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            started_ticks = int(file.read().rpartition(b")")[2].split()[19])
+        with open("/proc/uptime", "rb") as file:
+            up_s = float(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, up_s - started_ticks / os.sysconf("SC_CLK_TCK"))
+
+
 def still(start_wall_s: float) -> Callable[[], str]:
     """For a simulated world: the same text each time."""
     text = render(start_wall_s)

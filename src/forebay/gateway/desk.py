@@ -18,6 +18,9 @@ from forebay.gateway.meters import TierMeter
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.spec.types import Pool, Spec
 
+LEARN_ALL = 64
+LEARN_EVERY = 4
+
 
 class Caller(Protocol):
     """A request as the desk knows it."""
@@ -40,7 +43,7 @@ class Caller(Protocol):
 class PoolDesk:
     """One pool: its machine, its meters, and the requests that are inside."""
 
-    __slots__ = ("admission", "calls", "context_tokens", "meters", "model", "name")
+    __slots__ = ("_finished", "admission", "calls", "context_tokens", "meters", "model", "name")
 
     def __init__(self, spec: Spec, pool: Pool) -> None:
         self.name = pool.name
@@ -52,6 +55,12 @@ class PoolDesk:
         declared = models[pool.model].context_tokens if pool.model in models else 0
         bounds = [tokens for tokens in (declared, pool.profile.context_tokens if pool.profile else 0) if tokens]
         self.context_tokens = min(bounds) if bounds else 2**31
+        self._finished = 0
+
+    def should_learn(self) -> bool:
+        """Whether the next finished request teaches the estimator: all at first, then a sample, which teaches the same for less."""
+        self._finished += 1
+        return self._finished <= LEARN_ALL or not self._finished % LEARN_EVERY
 
 
 class Desk:

@@ -13,6 +13,7 @@ from typing import Protocol
 import httptools
 
 from forebay.gateway.answers import JSON, ErrorReply, simple_head
+from forebay.gateway.heads import HeadFacts
 from forebay.spec.types import Limits
 
 TICK_S = 1.0
@@ -40,21 +41,23 @@ TOO_MANY_CONNECTIONS = ErrorReply(
 
 BACKLOG = 4096
 
-class Request:
-    """One request, whole. Header names are in lower case."""
 
-    __slots__ = ("body", "headers", "held_bytes", "keep_alive", "method", "modern", "target")
+class Request:
+    """One request, whole."""
+
+    __slots__ = ("body", "facts", "held_bytes", "keep_alive", "method", "modern", "target")
+
+    facts: HeadFacts
+    keep_alive: bool
+    method: bytes
+    modern: bool
+    """HTTP/1.1: chunked framing is understood."""
 
     def __init__(self) -> None:
-        self.method = b""
         self.target = b""
-        self.headers: list[tuple[bytes, bytes]] = []
         self.body = b""
         self.held_bytes = 0
         """Of the body, counted against the budget of all bodies until released."""
-        self.keep_alive = False
-        self.modern = True
-        """HTTP/1.1: chunked framing is understood."""
 
 
 class Reply(Protocol):
@@ -129,8 +132,11 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_advancing",
         "_body",
-        "_body_bytes",
         "_fed_bytes",
+        "_headers",
+        "_known",
+        "_known_headers",
+        "_length",
         "_lingering",
         "_parser",
         "_paused",
@@ -155,7 +161,10 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()  # being read
         self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._length = 0
+        self._known_headers = self._headers  # of the last request, and what they mean
+        self._known = HeadFacts(self._headers)
         self._reading = 0  # 0: between requests, 1: in a head, 2: in a body
         self._fed_bytes = 0  # since the present request began, about
         self._ready: deque[Request] = deque()
@@ -336,56 +345,51 @@ class ClientConnection(asyncio.Protocol):
         """A request begins."""
         self._reading = 1
         self._started = self._server.tick
-        self._body_bytes = 0
+        self._length = 0
+        if self._headers:
+            self._headers = []
 
     def on_url(self, url: bytes) -> None:
         """The target may come in pieces."""
         self._request.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Names in lower case, from here on. Trailers are dropped: they are not part of a head that was judged."""
-        if self._reading == 1:
-            self._request.headers.append((name.lower(), value))
+        """Keep it; the body's length apart, since the rest is mostly what it was the last time."""
+        if len(name) == 14 and name.lower() == b"content-length":
+            self._length = int(value)
+        else:
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Judge the head before any of the body is read."""
-        request, parser = self._request, self._parser
+        """Judge the head before any of the body is read. What comes as trailers later is in no head, and is dropped."""
+        request, parser, headers = self._request, self._parser, self._headers
+        if headers != self._known_headers:
+            self._known_headers, self._known = headers, HeadFacts(headers)
+        self._headers = []
+        facts = request.facts = self._known
         request.method = parser.get_method()
-        keep_alive = parser.should_keep_alive()
+        request.modern = parser.get_http_version() == "1.1"
+        request.keep_alive = parser.should_keep_alive() and not facts.upgrades
         self._reading = 2
-        if self._fed_bytes > self._server.limits.head_bytes_max or len(request.headers) > HEADERS_MAX:
-            self._judge_size(request)
-        for name, value in request.headers:
-            size = len(name)
-            if size == 14 and name == b"content-length":
-                if int(value) > self._server.limits.body_bytes_max:
-                    self._refuse_later(self._too_large())
-            elif size == 10 and name == b"connection":
-                # An old client that keeps alive has to say so, and an upgrade is named here.
-                request.modern = parser.get_http_version() != "1.0"
-                keep_alive = keep_alive and not parser.should_upgrade()
-            elif size == 6 and name == b"expect" and value.lower() == b"100-continue" and self._refused is None and self.request is None:
-                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not keep_alive:
-            request.modern = parser.get_http_version() != "1.0"
-        request.keep_alive = keep_alive
-
-    def _judge_size(self, request: Request) -> None:
-        size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
-        if size > self._server.limits.head_bytes_max or len(request.headers) > HEADERS_MAX:
-            self._refuse_later(HEAD_TOO_LARGE)
+        limits = self._server.limits
+        if self._fed_bytes > limits.head_bytes_max or len(headers) > HEADERS_MAX:
+            size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in headers)
+            if size > limits.head_bytes_max or len(headers) > HEADERS_MAX:
+                self._refuse_later(HEAD_TOO_LARGE)
+        if self._length > limits.body_bytes_max:
+            self._refuse_later(self._too_large())
+        elif facts.expects and self._refused is None and self.request is None:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
         """Keep it within the bounds."""
         if self._refused is not None:
             return
-        size = len(body)
-        server = self._server
+        server, request, size = self._server, self._request, len(body)
         self._body.append(body)
-        self._body_bytes += size
-        self._request.held_bytes += size
         server.bodies_bytes += size
-        if self._body_bytes > server.limits.body_bytes_max:
+        request.held_bytes += size
+        if request.held_bytes > server.limits.body_bytes_max:
             self._refuse_later(self._too_large())
         elif server.bodies_bytes > server.limits.bodies_bytes_max:
             self._refuse_later(BODIES_FULL)

@@ -51,10 +51,10 @@ class Identity:
             return None
         return self._callers.get(_digest(authorization[7:].strip()))
 
-    def tier(self, caller: Caller, asked: str | None) -> Tier | ErrorReply:
+    def tier(self, caller: Caller, asked: str) -> Tier | ErrorReply:
         """The tier a request gets: ``asked`` where it lowers, the key's own where it would raise."""
-        if asked is None or asked in caller.allowed:
-            return caller.tier if asked is None else caller.allowed[asked]
+        if asked in caller.allowed:
+            return caller.allowed[asked]
         if asked in self._by_name and self._by_name[asked].rank < caller.tier.rank:
             return caller.tier
         if asked == "flex":

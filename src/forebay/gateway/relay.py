@@ -49,80 +49,54 @@ class Context(Protocol):
 class Call:
     """One request inside the gateway: `http.Reply` for the client, `ports.ResponseSink` for the engine, `desk.Caller` for admission."""
 
-    __slots__ = (
-        "_arrived_s",
-        "_body",
-        "_body_bytes",
-        "_connection",
-        "_context",
-        "_estimate",
-        "_exchange",
-        "_head",
-        "_keep_alive",
-        "_meter",
-        "_open",
-        "_over",
-        "_paused",
-        "_pool",
-        "_progress_bytes",
-        "_progress_s",
-        "_replica_url",
-        "_reported",
-        "_request",
-        "_request_id",
-        "_resent",
-        "_retries",
-        "_sent_s",
-        "_status",
-        "_stream",
-        "_team",
-        "_wait_counted",
-        "_whole",
-        "_wire_bytes",
-        "ask",
-        "ticket",
-    )
+    # Defaults stand here and not in ``__init__``: most calls never change most of them.
+    _exchange: Exchange | None = None
+    _stream: EventStream | None = None
+    _whole: WholeBody | None = None
+    _failure: ResponseHead | None = None
+    """A failure whose body is read to its end and dropped."""
+    _keep_alive = False
+    """As the head said that is out."""
+    _open = False
+    """The head is out: this replica answers, or nobody does."""
+    _over = False
+    _paused = False
+    _resent = False
+    _wait_counted = False
+    _retries = 0
+    _reported = 0
+    _wire_bytes = 0
+    _progress_bytes = 0
 
     def __init__(
-        self, context: Context, connection: ClientConnection, request: Request, pool: PoolDesk, meter: TierMeter, ask: Ask, team: str
+        self,
+        context: Context,
+        connection: ClientConnection,
+        request: Request,
+        pool: PoolDesk,
+        meter: TierMeter,
+        ask: Ask,
+        team: str,
+        head: bytes,
+        body: bytes,
+        request_id: bytes,
     ) -> None:
+        """``head``: the engine's request head after its ``host`` line."""
         self._context = context
         self._connection = connection
         self._request = request
         self._pool = pool
         self._meter = meter
+        self._ask = ask
         self._team = team
-        self.ask = ask
-        self.ticket = context.desk.next_ticket()
-        self._exchange: Exchange | None = None
-        self._stream: EventStream | None = None
-        self._whole: WholeBody | None = None
-        self._status: ResponseHead | None = None  # of a failure whose body is read to its end and dropped
-        self._keep_alive = False  # as the head said that is out
-        self._open = False  # the head is out: this replica answers, or nobody does
-        self._over = False
-        self._paused = False
-        self._resent = False
-        self._wait_counted = False
-        self._retries = 0
-        self._reported = 0
-        self._wire_bytes = 0
-        self._progress_bytes = 0
-        self._progress_s = 0.0
-        self._sent_s = 0.0
-        self._arrived_s = 0.0
-        self._replica_url = ""
-        self._head = b""
-        self._body = b""
-        self._body_bytes = len(request.body)
-        self._request_id = b""
-        self._estimate = Shape(1, 1)
-
-    def start(self, head: bytes, body: bytes, request_id: bytes, tier: str, shape: Shape, now_s: float) -> None:
-        """Queue it. ``head``: the engine's request head after its ``host`` line."""
         self._head = head
         self._body = body
         self._request_id = request_id
+        self.ticket = context.desk.next_ticket()
+
+    def start(self, tier: str, shape: Shape, now_s: float) -> None:
+        """Queue it."""
+        self._body_bytes = len(self._body)
         self._estimate = shape
         self._arrived_s = now_s
         self._meter.arrive(shape)
@@ -173,7 +147,7 @@ class Call:
     # -- the engine ---------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        self._stream = self._whole = self._status = None
+        self._stream = self._whole = self._failure = None
         host = self._replica_url.partition("//")[2].encode()
         wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%b%b" % (self._request.target, host, self._head, self._body)
         try:
@@ -188,10 +162,10 @@ class Call:
         """Decide what kind of answer this is; nothing is sent yet."""
         status = head.status
         if status >= 500 or status == 429:
-            self._status = head
+            self._failure = head
             return
         self._whole = WholeBody(head, self._request.modern)
-        if status == 200 and _is_event_stream(head):
+        if self._ask.stream and status == 200 and _is_event_stream(head):
             self._stream = EventStream(head.chunked, self._request.modern)
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -292,7 +266,7 @@ class Call:
         if stream is not None:
             usage = self._counted_usage()
         elif whole is None:
-            status = self._status.status if self._status is not None else 502
+            status = self._failure.status if self._failure is not None else 502
             self._try_elsewhere(f"The engine answered {status}.")
             return
         elif whole.flowing:
@@ -329,7 +303,7 @@ class Call:
         self._retries += 1
         self._meter.retries += 1
         self._resent = False
-        self._stream = self._whole = self._status = None
+        self._stream = self._whole = self._failure = None
         desk = self._context.desk
         desk.retry(self._pool, self, desk.clock.now_s())
 
@@ -367,8 +341,8 @@ class Call:
         if usage is not None:
             meter.prompt_tokens += usage.prompt_tokens
             meter.output_tokens += usage.output_tokens
-            if usage.exact and outcome is Outcome.COMPLETED:
-                self._context.desk.estimator.learn(self._team, self._pool.model, self._body_bytes, usage, self.ask.n or 1)
+            if usage.exact and outcome is Outcome.COMPLETED and self._pool.should_learn():
+                self._context.desk.estimator.learn(self._team, self._pool.model, self._body_bytes, usage, self._ask.n or 1)
         self._body = b""
         desk = self._context.desk
         now_s = desk.clock.now_s()

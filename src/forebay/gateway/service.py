@@ -4,7 +4,6 @@ It never proxies anything but the routes named here: engines have admin endpoint
 """
 
 import random
-import re
 import socket
 from collections.abc import Callable, Iterable
 
@@ -13,11 +12,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
-from forebay.gateway.answers import HOP_BY_HOP, JSON, ErrorReply
+from forebay.gateway.answers import JSON, ErrorReply
 from forebay.gateway.body import ENGINE_TIERS, decode, rewritten
 from forebay.gateway.desk import Desk, PoolDesk
 from forebay.gateway.http import ClientConnection, HttpServer, Request
-from forebay.gateway.identity import UNAUTHORIZED, Identity
+from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.meters import Gauges, TierMeter, registry
 from forebay.gateway.relay import Call
 from forebay.gateway.roster import static_roster
@@ -34,19 +33,6 @@ CREATED_UNIX_S = 1_700_000_000
 INFERENCE = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"})
 EMBEDDINGS = b"/v1/embeddings"
 MODELS = b"/v1/models"
-
-NOT_TO_ENGINES = HOP_BY_HOP | {
-    b"accept-encoding",  # bytes are looked at as they pass
-    b"api-key",
-    b"authorization",  # the client's key is ours, not the engine's
-    b"content-length",
-    b"cookie",
-    b"expect",
-    b"host",
-    b"x-api-key",
-    b"x-request-id",
-}
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class Gateway(Gauges):
@@ -201,26 +187,26 @@ class Gateway(Gauges):
             answer(connection, request)
 
     def _infer(self, connection: ClientConnection, request: Request, path: bytes) -> None:
-        authorization, request_id, forwarded = _sorted_headers(request)
+        facts = request.facts
+        request_id = facts.request_id
         if not request_id:
             self._requests += 1
             request_id = b"%b-%x" % (self._request_prefix, self._requests)
-        named = b"x-request-id: %b\r\n" % request_id
-        caller = self._identity.caller(authorization)
+        caller = self._caller(request)
         if caller is None:
-            connection.refuse(UNAUTHORIZED, named)
+            self._refuse(connection, UNAUTHORIZED, request_id)
             return
         ask = decode(request.body)
         if isinstance(ask, ErrorReply):
-            connection.refuse(ask, named)
+            self._refuse(connection, ask, request_id)
             return
         pool = self._models.get(ask.model)
         if pool is None:
-            connection.refuse(_no_model(ask.model), named)
+            self._refuse(connection, _no_model(ask.model), request_id)
             return
-        tier = self._identity.tier(caller, ask.service_tier)
+        tier = caller.tier if ask.service_tier is None else self._identity.tier(caller, ask.service_tier)
         if isinstance(tier, ErrorReply):
-            connection.refuse(tier, named)
+            self._refuse(connection, tier, request_id)
             return
         body = request.body
         foreign_tier = ask.service_tier is not None and ask.service_tier not in ENGINE_TIERS
@@ -228,10 +214,20 @@ class Gateway(Gauges):
             body = rewritten(body, pool.model, foreign_tier)
         output_max = 1 if path == EMBEDDINGS else ask.output_tokens_max
         shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
-        call = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team)
-        connection.reply = call
-        head = b"%b%bcontent-length: %d\r\n\r\n" % (forwarded, named, len(body))
-        call.start(head, body, request_id, tier.name, shape, self.clock.now_s())
+        head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (facts.forwarded, request_id, len(body))
+        call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, head, body, request_id)
+        call.start(tier.name, shape, self.clock.now_s())
+
+    def _caller(self, request: Request) -> Caller | None:
+        """Who asks; looked up once for each head that differs."""
+        facts = request.facts
+        if not facts.identified:
+            facts.caller = self._identity.caller(facts.authorization)
+            facts.identified = True
+        return facts.caller
+
+    def _refuse(self, connection: ClientConnection, error: ErrorReply, request_id: bytes) -> None:
+        connection.refuse(error, b"x-request-id: %b\r\n" % request_id)
 
     def _health(self, connection: ClientConnection, _: Request) -> None:
         status, text = (503, b'{"status":"draining"}') if self.draining else (200, b'{"status":"ok"}')
@@ -241,14 +237,14 @@ class Gateway(Gauges):
         connection.answer(200, CONTENT_TYPE_LATEST.encode(), generate_latest(self._registry))
 
     def _list_models(self, connection: ClientConnection, request: Request) -> None:
-        if self._identity.caller(_sorted_headers(request)[0]) is None:
+        if self._caller(request) is None:
             connection.refuse(UNAUTHORIZED)
             return
         data = [_model_object(name) for name in self._models]
         connection.answer(200, JSON, msgspec.json.encode({"object": "list", "data": data}))
 
     def _one_model(self, connection: ClientConnection, request: Request) -> None:
-        if self._identity.caller(_sorted_headers(request)[0]) is None:
+        if self._caller(request) is None:
             connection.refuse(UNAUTHORIZED)
             return
         name = _shown(request.target.partition(b"?")[0][len(MODELS) + 1 :])
@@ -269,25 +265,6 @@ class Gateway(Gauges):
 
     def _emit(self, kind: str, message: str, pool: str = "") -> None:
         self._sink.emit(Event(kind, self.clock.now_s(), self.clock.wall_s(), pool, message, {"gateway": self.name}))
-
-
-def _sorted_headers(request: Request) -> tuple[bytes, bytes, bytes]:
-    """``Authorization``, a usable ``x-request-id`` or nothing, and the lines that go on to the engine."""
-    authorization = request_id = connection_named = b""
-    lines = []
-    for name, value in request.headers:
-        if name not in NOT_TO_ENGINES:
-            lines.append((name, value))
-        elif name == b"authorization":
-            authorization = value
-        elif name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            request_id = value
-        elif name == b"connection":
-            connection_named = value.lower()
-    if connection_named not in (b"", b"keep-alive", b"close"):
-        named = {token.strip() for token in connection_named.split(b",")}
-        lines = [line for line in lines if line[0] not in named]
-    return authorization, request_id, b"".join([b"%b: %b\r\n" % line for line in lines])
 
 
 def _models(spec: Spec, desk: Desk) -> dict[str, PoolDesk]:

@@ -93,6 +93,7 @@ class EventStream:
         "_held_bytes",
         "_last_event",
         "_passes",
+        "_plain",
         "_reframe",
         "_tail",
         "done",
@@ -107,6 +108,7 @@ class EventStream:
     def __init__(self, engine_chunked: bool, client_chunked: bool) -> None:
         self._passes = engine_chunked and client_chunked
         self._reframe = client_chunked
+        self._plain = False  # whole events in whole chunks may pass unread
         self._aligned = True  # what was read so far ended between two chunks
         self._tail = b""  # the part of an event that is not complete
         self._held: list[bytes] = []  # complete, but may not be sent yet
@@ -128,17 +130,17 @@ class EventStream:
     def feed(self, wire: bytes, body: bytes, whole: bool, last: bool) -> bytes:
         """Bytes to send now, framed for the client; the arguments are those of `ports.ResponseSink.data`."""
         if (
-            self.opened
+            self._plain
             and whole
-            and self._aligned
-            and self._passes
             and body[-2:] == b"\n\n"
-            and not (last or self._tail or b'_tokens"' in body or b'"abort"' in body or b'"error"' in body or b"[DONE]" in body)
+            and not (last or b'_tokens"' in body or b'"abort"' in body or b'"error"' in body or b"[DONE]" in body)
         ):
             self.events += body.count(b"\n\n")
             self._last_event = body
             return wire
-        return self._feed_slowly(wire, body, whole, last)
+        piece = self._feed_slowly(wire, body, whole, last)
+        self._plain = self._passes and self._aligned and self.opened and not (self._tail or self.done or self.trouble)
+        return piece
 
     def cut(self) -> bytes | None:
         """The connection broke off: what is left to send if that came after ``[DONE]`` and nothing is missing, else None."""

@@ -12,7 +12,7 @@ from forebay.spec.kinds import Parsed
 from forebay.spec.problems import did_you_mean
 from forebay.spec.types import Listen
 
-PLACEHOLDERS = ("port", "replica", "model", "speed")
+PLACEHOLDERS = ("port", "replica", "model", "speed", "devices")
 DAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY_S = 86_400.0
 

@@ -245,6 +245,16 @@ def test_refused_would_expire_only_at_a_measured_pace() -> None:
     assert pool.arrive(next(tickets), "interactive", "t", SHORT, 10.0) == [], "capacity is due within its longest wait"
 
 
+def test_a_pace_of_seconds_is_not_stretched_over_a_day() -> None:
+    pool = machine("a", of=capacity(kv_tokens=10_000_000), queued_max=200)
+    for ticket in range(20):
+        pool.arrive(ticket, "batch", "t", SHORT, 0.0)
+    for second in range(10):
+        pool.finish(second, None, float(second + 1))
+    pool.arrive(20, "batch", "t", Shape(9_000_000, 10), 10.0)  # five days at 20 tokens a second
+    assert pool.arrive(21, "batch", "t", SHORT, 10.0) == []
+
+
 def test_refused_shed_by_posture_only_what_cannot_start_at_once() -> None:
     pool = machine("a", of=capacity(sequences=2))
     pool.set_roster(roster("a", of=capacity(sequences=2), posture=Posture.SHED_PREEMPTIBLE), 0.0)

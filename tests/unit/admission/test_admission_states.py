@@ -265,4 +265,4 @@ class AdmissionStates(RuleBasedStateMachine):
 
 
 TestAdmissionStates = AdmissionStates.TestCase
-TestAdmissionStates.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAdmissionStates.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -38,7 +38,13 @@ def test_capacity_says_rate_limit_and_where_the_fleet_falls_over() -> None:
     words = ["capacity", "llama-3.1-70b-fp8-4xh100", "--prompt", "1155", "--output", "211", "--replicas", "10", "--rate", "50/s"]
     result = runner.invoke(app, words)
     assert result.exit_code == 0
-    for text in ("10.86", "of 50 ms with 115 sequences", "The mean step reaches the ITL of 50 ms", "131,072", "fall over beyond a context of"):
+    for text in (
+        "10.86",
+        "of 50 ms with 115 sequences",
+        "The mean step reaches the ITL of 50 ms",
+        "131,072",
+        "fall over beyond a context of",
+    ):
         assert text in result.stdout
 
 
@@ -68,6 +74,18 @@ def test_capacity_as_json(tmp_path: Path) -> None:
     both = runner.invoke(app, [*words, "--json", str(target)])
     assert "requests/s" in both.stdout
     assert json.loads(target.read_text()) == result
+
+
+def test_a_profile_of_ones_own_is_taken_from_a_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "forebay.yaml"
+    file.write_text(
+        "profiles: {mine: {base: llama-3.1-8b-h100, kv: 32000, context: 16000}}\npools: {chat: {profile: mine, engine: {kind: emulated}}}\n"
+    )
+    result = runner.invoke(app, ["capacity", "mine", "-c", str(file), "--ttft", "30s", "--itl", "500ms", "--json", "-"])
+    assert json.loads(result.stdout)["capacity"]["binding"] == "kv"
+    assert "mine" in runner.invoke(app, ["list", "-c", str(file)]).stdout
+    with pytest.raises(BadInput, match=r"allowed: .*, mine; did you mean"):
+        runner.invoke(app, ["show", "min", "-c", str(file)], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(

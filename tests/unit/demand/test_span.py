@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.demand.span import COPY_JITTER_S, scaled, tiered, window
@@ -14,6 +14,7 @@ def every_second(count: int) -> list[TraceRow]:
     return [TraceRow(float(second), second + 1, 1) for second in range(count)]
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.floats(0.05, 4.0), st.integers(0, 5))
 def test_scaled_rows_are_ordered_repeatable_and_as_many_as_asked(factor, seed):
     rows = every_second(400)

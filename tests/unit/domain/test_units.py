@@ -16,7 +16,17 @@ from forebay.domain.units import (
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("250ms", 0.25), ("90s", 90), ("6m", 360), ("6min", 360), ("1h30m", 5400), ("2d", 172_800), ("1.5s", 1.5), (" 5 m ", 300), ("1w", 604_800)],
+    [
+        ("250ms", 0.25),
+        ("90s", 90),
+        ("6m", 360),
+        ("6min", 360),
+        ("1h30m", 5400),
+        ("2d", 172_800),
+        ("1.5s", 1.5),
+        (" 5 m ", 300),
+        ("1w", 604_800),
+    ],
 )
 def test_durations(text, seconds):
     assert parse_duration_s(text) == pytest.approx(seconds)

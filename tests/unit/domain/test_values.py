@@ -46,5 +46,7 @@ def test_a_cold_start_is_known_only_once_it_is_over():
 
 
 def test_an_observation_survives_its_wire_form():
-    seen = Observation("chat", 1.0, 2.0, 3, (ReplicaObservation("a", ReplicaState.READY, 0.0, 0.0, waiting=Known(1.5, 0.5)),), memory=b"\x00m")
+    seen = Observation(
+        "chat", 1.0, 2.0, 3, (ReplicaObservation("a", ReplicaState.READY, 0.0, 0.0, waiting=Known(1.5, 0.5)),), memory=b"\x00m"
+    )
     assert msgspec.json.decode(msgspec.json.encode(seen), type=Observation) == seen

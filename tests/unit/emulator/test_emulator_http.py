@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from forebay.emulator.behaviour import Behaviour
-from forebay.emulator.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, PIPELINED_MAX
+from forebay.emulator.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, PIPELINED_MAX, Connection
+from forebay.testing.loop import run
 
 
 def test_the_small_routes(serve):
@@ -254,3 +255,39 @@ def test_beyond_the_queue_limit_a_stream_is_refused_inside_its_200(serve):
     assert len(stream.chunks) == 1
     assert page['vllm:admission_rejections_total{reason="max_num_queued_reqs"}'] == 2
     assert all(answer.complete for answer in [*done, later])
+
+
+class Recorder:
+    """A service that answers when the test does, on a transport that goes nowhere."""
+
+    def __init__(self):
+        self.exchanges = []
+
+    def handle(self, exchange):
+        self.exchanges.append(exchange)
+
+    def opened(self, connection):
+        return True
+
+    def closed(self, connection):
+        pass
+
+    def idle(self, connection, is_idle):
+        pass
+
+
+def test_a_request_that_comes_between_two_answers_does_not_jump_the_line():
+    async def main():
+        service = Recorder()
+        connection = Connection(service)
+        connection.connection_made(asyncio.Transport())
+        connection.write = lambda data: None
+        connection.data_received(b"GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n")
+        service.exchanges[0].respond(200)
+        connection.data_received(b"GET /3 HTTP/1.1\r\n\r\n")
+        for index in (1, 2):
+            await asyncio.sleep(0)
+            service.exchanges[index].respond(200)
+        return [exchange.request.path for exchange in service.exchanges]
+
+    assert run(main) == ["/1", "/2", "/3"]

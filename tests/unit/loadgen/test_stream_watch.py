@@ -99,7 +99,7 @@ def test_an_error_instead_of_content_keeps_its_code():
     assert watch.error_code == 503
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data(), st.integers(1, 12), st.booleans(), st.booleans(), st.booleans())
 def test_reads_may_be_cut_anywhere(data, tokens, spaced, crlf, complete):
     stream = ROLE + event("a data: b", spaced=spaced) * (tokens - 1) + event("end", "length", spaced=spaced) + usage(tokens) + DONE

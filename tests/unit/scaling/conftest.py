@@ -2,7 +2,6 @@
 
 import math
 
-import msgspec
 import pytest
 
 from forebay.domain.replica import ReplicaState
@@ -89,8 +88,3 @@ def poisson():
         return count
 
     return draw
-
-
-@pytest.fixture
-def replaced():
-    return msgspec.structs.replace

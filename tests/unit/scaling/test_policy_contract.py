@@ -22,7 +22,7 @@ POLICY = QueueFirst(
     (NIGHT,),
     "chat",
 )
-MODEST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MODEST = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 any_float = st.floats() | st.sampled_from([0.0, -1.0, 1e300, -1e300, float("nan"), float("inf"), 5e-324])
 any_signal = st.builds(Known, any_float, any_float) | st.builds(Unknown, st.sampled_from(["never", "timeout"]))

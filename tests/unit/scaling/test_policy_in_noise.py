@@ -26,7 +26,7 @@ def test_two_hours_at_one_rate_are_one_count(make_pool, poisson, per_min, replic
     """The demand is a whole number of replicas' worth, so the smallest excess would be one more: none is bought."""
     pool = make_pool(ramp_per_s2=RAMP)
     counts = set()
-    for at_s, reading in readings(poisson, seed, 15.0, lambda _: per_min, 7200):
+    for at_s, reading in readings(poisson, seed, 30.0, lambda _: per_min, 7200):
         decision = pool.at(at_s, per_min=reading)
         if at_s > 900:
             counts.add(decision.replicas)
@@ -37,7 +37,7 @@ def test_two_hours_at_one_rate_are_one_count(make_pool, poisson, per_min, replic
 def test_chance_is_no_ramp(make_pool, poisson, seed):
     """Nothing declared, nothing rising: no buffer in two hours."""
     pool = make_pool(ramp_per_s2=0.0)
-    for at_s, reading in readings(poisson, seed, 15.0, lambda _: 100, 7200):
+    for at_s, reading in readings(poisson, seed, 30.0, lambda _: 100, 7200):
         assert pool.term(pool.at(at_s, per_min=reading), "buffer").numbers["added"] == 0
 
 
@@ -47,7 +47,7 @@ def test_the_ramp_of_the_worked_example_is_followed_to_eleven(make_pool, poisson
     pool = make_pool(ramp_per_s2=RAMP)
     reached_s = {}
     start_s = 900.0
-    for at_s, reading in readings(poisson, seed, 15.0, lambda t: min(400.0, 100 + max(0.0, t - start_s) * 0.5), 3000):
+    for at_s, reading in readings(poisson, seed, 10.0, lambda t: min(400.0, 100 + max(0.0, t - start_s) * 0.5), 2400):
         decision = pool.at(at_s, per_min=reading)
         reached_s.setdefault(decision.replicas, at_s)
     assert pool.desired == 11

@@ -31,6 +31,17 @@ def test_a_pause_in_the_queue_starts_the_wait_anew(make_pool):
     assert pool.at(112.0, waiting=9).replicas == 3
 
 
+def test_a_blind_moment_pauses_the_wait_and_does_not_start_it_anew(make_pool):
+    """The gateway is not heard for ten seconds at 55 s: the queue has been seen for 60 s at 70 s, not at 125 s."""
+    pool = make_pool(min_replicas=2, buffer=False)
+    pool.at(0.0, waiting=9)
+    pool.at(50.0, waiting=9)
+    pool.at(55.0, lanes_waiting=Unknown("gateway_lost"))
+    assert pool.at(65.0, waiting=9).replicas == 2
+    assert pool.at(69.0, waiting=9).replicas == 2
+    assert pool.at(70.0, waiting=9).replicas == 3
+
+
 def test_what_waits_in_engines_counts_like_what_waits_in_lanes(make_pool):
     pool = make_pool(min_replicas=2, buffer=False)
     for now_s in (0.0, 60.0):

@@ -55,6 +55,16 @@ def test_one_dead_scrape_in_twenty_does_not_freeze_a_fleet(make_pool):
     assert "chat-19" in decision.alerts[0].message
 
 
+def test_a_silent_replica_counts_as_full(make_pool):
+    """19 at 48 % and one silent: (19 × 0.48 + 1) ÷ 20 is 50.6 %, which is no calm."""
+    pool = make_pool(buffer=False)
+    pool.desired = 20
+    for now_s in range(0, 3000, 60):
+        pool.now_s = float(now_s)
+        replicas = [*(pool.replica(i, kv=0.48) for i in range(19)), pool.replica(19, known=False)]
+        assert pool.at(float(now_s), replicas=replicas).reason == "hold_calm"
+
+
 def test_two_dead_scrapes_in_twenty_do(make_pool):
     pool = make_pool(buffer=False)
     pool.desired = 20
@@ -65,7 +75,7 @@ def test_two_dead_scrapes_in_twenty_do(make_pool):
     assert (decision.replicas, decision.reason) == (20, "hold_unknown")
 
 
-def test_known_floors_may_raise_what_is_held(make_pool, replaced):
+def test_known_floors_may_raise_what_is_held(make_pool):
     pool = make_pool(min_replicas=4, buffer=False)
     pool.desired = 2
     assert pool.at(0.0, **outage(pool, 2)).replicas == 4

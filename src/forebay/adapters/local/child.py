@@ -80,7 +80,12 @@ def spawn(command: Sequence[str], environment: dict[str, str], log_fd: int, life
         pass_fds=() if lifeline_fd is None else (lifeline_fd,),
         start_new_session=True,
     )
-    return Child(process.pid, psutil.Process(process.pid).create_time(), os.pidfd_open(process.pid), process)
+    try:
+        return Child(process.pid, psutil.Process(process.pid).create_time(), os.pidfd_open(process.pid), process)
+    except (OSError, psutil.Error) as error:
+        kill_group(process.pid)
+        process.wait()
+        raise OSError(f"process {process.pid} can't be watched: {error}") from error
 
 
 def adopt(pid: int, born_s: float) -> Child | None:

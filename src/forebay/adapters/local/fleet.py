@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from forebay.adapters.local import child as children
-from forebay.adapters.local.command import SHIM
+from forebay.adapters.local.command import SHIM, free_devices, wants_devices
 from forebay.adapters.local.keeper import Keeper, Pace, Yard
 from forebay.adapters.local.life import Life, new_life
 from forebay.domain.errors import ForebayError
@@ -97,7 +97,10 @@ class LocalFleet:
         await self.adopt()
         for replica_id in replica_ids:
             if replica_id not in self._keepers:
-                keeper = Keeper(new_life(replica_id, pool, self._yard.clock.now_s()), declared, self._yard)
+                life = new_life(replica_id, pool, self._yard.clock.now_s())
+                if wants_devices(declared):
+                    life.devices = free_devices(declared, {device for other in self._keepers.values() for device in other.life.devices})
+                keeper = Keeper(life, declared, self._yard)
                 self._keepers[replica_id] = keeper
                 keeper.begin()
 
@@ -162,6 +165,7 @@ class LocalFleet:
         child = children.adopt(life.pid, life.born_s) if life.pid else None
         pool = self._pools.get(life.pool)
         if child is not None and pool is not None:
+            life.adopted(self._yard.clock.now_s())
             keeper = Keeper(life, pool, self._yard)
             self._keepers[life.id] = keeper
             keeper.begin(child)

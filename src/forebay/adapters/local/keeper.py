@@ -164,12 +164,12 @@ class Keeper:
         yard, pool, now_s = self._yard, self._pool, self._yard.clock.now_s()
         try:
             port = free_port(yard.chance, yard.ports)
-            command = shim_command(
-                yard.owner, self.life.id, self._grace_real_s(), engine_command(pool, self.life.id, port, yard.clock.speed)
-            )
+            engine = engine_command(pool, self.life, port, yard.clock.speed)
+            command = shim_command(yard.owner, self.life.id, self._grace_real_s(), engine)
+            environment = engine_environment(pool, self.life, port, yard.clock.speed, yard.lifeline_fd)
             log_fd = self._log.open_new()
             try:
-                child = children.spawn(command, engine_environment(pool, yard.lifeline_fd), log_fd, yard.lifeline_fd)
+                child = children.spawn(command, environment, log_fd, yard.lifeline_fd)
             finally:
                 os.close(log_fd)
         except (OSError, ForebayError) as error:

@@ -38,6 +38,8 @@ class Life(msgspec.Struct):
     sick_since_s: float | None = None
     problem: str = ""
     stopping: bool = False
+    devices: tuple[int, ...] = ()
+    """Numbers of GPUs (or cores) that are this replica's alone; empty if its pool does not ask for any."""
 
     def view(self) -> ReplicaView:
         """What the rest of the house sees."""
@@ -110,6 +112,12 @@ class Life(msgspec.Struct):
             return
         self.failures_in_a_row = 1 if was_stable else self.failures_in_a_row + 1
         self.move(ReplicaState.FAILED, now_s)
+
+    def adopted(self, now_s: float) -> None:
+        """Times noted by a controller whose clock was ahead of ours (a world at another speed) are now at the latest."""
+        self.requested_s, self.since_s = min(self.requested_s, now_s), min(self.since_s, now_s)
+        self.attempt_s, self.stage_since_s = min(self.attempt_s, now_s), min(self.stage_since_s, now_s)
+        self.sick_since_s = None
 
     def restarting(self, now_s: float) -> None:
         """Another attempt, in place."""

@@ -22,6 +22,8 @@ TIMEOUT_REAL_S = 2.0
 CONCURRENT_MAX = 64
 PAGE_BYTES_MAX = 4 * 2**20
 FROZEN_AFTER_S = 30.0
+FROZEN_AFTER_REAL_S = 5.0
+"""However fast the world runs, an engine that merely waits for a busy machine's CPU is not frozen."""
 REMEMBERED_MAX = 10_000
 """Replicas whose last page is remembered; beyond, the one longest unread is forgotten."""
 _WHY = {
@@ -57,7 +59,7 @@ class ScrapeSource:
         self._clock = clock
         self._timeout_real_s = timeout_real_s
         self._slots = asyncio.Semaphore(concurrent_max)
-        self._frozen_after_s = frozen_after_s
+        self._frozen_after_s = max(frozen_after_s, FROZEN_AFTER_REAL_S * clock.speed)
         self._seen: dict[str, _Seen] = {}
 
     async def read(self, replicas: Mapping[str, str]) -> dict[str, EngineSignals]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX = 64 * 1024
 """An engine whose response head is longer is answering something else than HTTP."""
 
+CHUNK_SIZES = {form % size: size for size in range(1, 0x1000) for form in (b"%x", b"%X")}
+"""Sizes of usual chunks as they are written; anything else is the parser's to read."""
+
 
 class HttpExchange:
     """One request under way, from ``send`` to ``end``: while connecting it has a task, then a connection."""
@@ -95,6 +98,7 @@ class EngineConnection(asyncio.Protocol):
         "_parser",
         "_parts",
         "_phase",
+        "_whole",
         "exchange",
         "idle_since_s",
         "on_body",
@@ -124,6 +128,7 @@ class EngineConnection(asyncio.Protocol):
         self._complete = False
         self._overrun = False
         self._between_chunks = True
+        self._whole = False  # all that was read of a chunked body ends between two chunks
         self._keep_alive = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -168,6 +173,13 @@ class EngineConnection(asyncio.Protocol):
         if exchange is None:
             self.transport.abort()
             return
+        if self._whole:
+            at = data.find(b"\r\n", 1, 5)
+            size = CHUNK_SIZES.get(data[:at])
+            if size is not None and len(data) == at + size + 4 and data.endswith(b"\r\n") and exchange.sink is not None:
+                # One whole chunk, as most reads of a stream are: the parser would be where it is now, so it isn't asked.
+                exchange.sink.data(data, data[at + 2 : -2], True, False)
+                return
         try:
             if self._phase != 2:
                 data = self._feed_head(data)
@@ -193,7 +205,8 @@ class EngineConnection(asyncio.Protocol):
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         complete = self._complete
-        sink.data(data, body, not self._chunked or (self._between_chunks and data.endswith(b"\r\n")), complete)
+        whole = self._whole = self._chunked and self._between_chunks and data.endswith(b"\r\n")
+        sink.data(data, body, whole or not self._chunked, complete)
         if complete and self.exchange is exchange:
             self._release(exchange)
 

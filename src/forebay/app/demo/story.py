@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import uvloop
 
-from forebay.adapters.clock import LoopClock
+from forebay.adapters.clock import MeasuringClock
 from forebay.app.demo.scenario import KEY, SPEED, TTFT_S, Scenario
 from forebay.app.files import Running
 from forebay.controller.status import PoolStatus, Status
@@ -101,7 +102,7 @@ def fetch_status(admin: str) -> PoolStatus:
         return msgspec.json.decode(answer.read(), type=Status).pools[0]
 
 
-async def _watch(admin: str, clock: LoopClock, started_s: float, looks: list[Look], on_look: Callable[[Look], None]) -> None:
+async def _watch(admin: str, clock: MeasuringClock, started_s: float, looks: list[Look], on_look: Callable[[Look], None]) -> None:
     while True:
         status = await asyncio.to_thread(fetch_status, admin)
         states = status.replicas
@@ -121,7 +122,7 @@ async def _watch(admin: str, clock: LoopClock, started_s: float, looks: list[Loo
 
 
 async def _tell(running: Running, scenario: Scenario, seed: int, on_look: Callable[[Look], None]) -> tuple[ReplayReport, list[Look]]:
-    clock = LoopClock(SPEED)
+    clock = MeasuringClock(SPEED)
     looks: list[Look] = []
     watching = asyncio.create_task(_watch(running.admin, clock, clock.now_s(), looks, on_look), name="demo watcher")
     options = ReplayOptions(target=running.gateway, model="demo", key=KEY, ttft_s=(("", TTFT_S),), records=True)
@@ -140,7 +141,8 @@ def tell(folder: Path, spec_text: str, buffer: bool, scenario: Scenario, seed: i
     fleet = Fleet(folder, spec_text)
     try:
         running = fleet.wait_until_ready()
-        report, looks = asyncio.run(_tell(running, scenario, seed, on_look))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            report, looks = runner.run(_tell(running, scenario, seed, on_look))
     finally:
         exit_code = fleet.stop()
     if exit_code != 0:
