@@ -23,7 +23,7 @@ demo: setup ## the worked example, live: a fleet that scales before the queue gr
 	$(BIN)/forebay demo
 
 test: setup ## every test but those that need a real vLLM
-	$(BIN)/python -m pytest -q -n $(JOBS)
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not vllm"
 
 check: setup format lint types layers world ## what a change must pass besides the tests
 
@@ -44,7 +44,7 @@ world: setup ## simulated worlds with seeded faults
 
 test-vllm: setup ## the first path over two real vLLM replicas on the CPU (installs vLLM into .venv-vllm: 3.4 GB)
 	tools/vllm/install.sh .venv-vllm
-	$(BIN)/python -m pytest -q -m vllm -o timeout=1800 tests/e2e
+	$(BIN)/python -m pytest -q -s -m vllm -o timeout=1800 tests/e2e/test_vllm.py
 
 bench: setup ## the measured numbers, as ratios
 	$(BIN)/python bench/gateway_vs_nginx.py

@@ -12,8 +12,6 @@ from forebay.ports import Store
 
 COLD_STARTS_MAX = 20
 COLD_START_QUANTILE = 0.9
-RAMP_WINDOW_S = 300.0
-RAMP_SAMPLES_MAX = 64
 RAMP_DAYS_MAX = 28
 
 
@@ -53,40 +51,25 @@ class ColdStarts:
 
 
 class Today(msgspec.Struct, frozen=True):
-    """The steepest rise of a day that is not over."""
+    """The steepest ramp of a day that is not over."""
 
     day: str
     largest_per_s2: float
 
 
 class Ramps:
-    """The largest rise of the arrival rate within each day, over RAMP_WINDOW_S.
+    """The largest ramp that the policy measured within each day.
 
-    A day counts as past once it is over: the present ramp is the policy's to measure.
+    A day counts as past once it is over: the present ramp is the policy's to measure, and it knows noise from a ramp.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._rates: dict[str, deque[tuple[float, float]]] = {}
         self._today: dict[str, Today] = {}
 
-    def take(self, pool: str, rate_per_s: Signal, now_s: float, wall_s: float) -> None:
-        """Note the present rate; a rise that is the day's largest is kept."""
-        if isinstance(rate_per_s, Unknown):
-            self._rates.pop(pool, None)
-            return
-        rates = self._rates.setdefault(pool, deque(maxlen=RAMP_SAMPLES_MAX))
-        if rates and now_s - rates[-1][0] < RAMP_WINDOW_S / RAMP_SAMPLES_MAX * 2:
-            return
-        rates.append((now_s, rate_per_s.value))
-        while rates and now_s - rates[0][0] > RAMP_WINDOW_S:
-            rates.popleft()
-        span_s = now_s - rates[0][0]
-        if span_s >= RAMP_WINDOW_S / 2:
-            day = datetime.fromtimestamp(wall_s, UTC).date().isoformat()
-            self._keep(pool, day, (rate_per_s.value - rates[0][1]) / span_s)
-
-    def _keep(self, pool: str, day: str, ramp_per_s2: float) -> None:
+    def take(self, pool: str, ramp_per_s2: float, wall_s: float) -> None:
+        """Note the present ramp; the day's largest is kept."""
+        day = datetime.fromtimestamp(wall_s, UTC).date().isoformat()
         today = self._today.get(pool) or self._saved(pool)
         if today is not None and today.day != day:
             self._store.append_ramp(pool, today.day, today.largest_per_s2)

@@ -59,7 +59,9 @@ def _replica(
 ) -> ReplicaObservation:
     live, preemptible = book.live_tokens(facts.pool, view.id)
     pending = view.state in PENDING_STATES
-    expected_ready_s = view.requested_s + cold_start_s if pending else None
+    # After a restart in place the first request says nothing of this attempt: its stages say when it began.
+    begun_s = view.since_s - sum(stage.seconds for stage in view.stages) if view.restarts else view.requested_s
+    expected_ready_s = begun_s + cold_start_s if pending else None
     return ReplicaObservation(
         id=view.id,
         state=view.state,
@@ -70,7 +72,7 @@ def _replica(
         kv_usage=_net_kv(fresh(signals.kv_usage, now_s, SIGNAL_AGE_S_MAX), preemptible, facts.kv_tokens),
         live_tokens=live,
         expected_ready_s=expected_ready_s,
-        overdue=pending and now_s - view.requested_s > OVERDUE_FACTOR * cold_start_s,
+        overdue=pending and now_s - begun_s > OVERDUE_FACTOR * cold_start_s,
     )
 
 

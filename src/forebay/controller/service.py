@@ -29,6 +29,8 @@ LEASE_S = 15.0
 SAVE_EVERY_S = 10.0
 STOP_POLL_S = 0.5
 GIVEN_UP_S = 900.0
+PRESENT_RAMP = "present_ramp_per_s2"
+"""The number of the buffer term that each day's history of ramps is made of."""
 
 
 class PoolPolicy(msgspec.Struct, frozen=True):
@@ -116,7 +118,7 @@ class Controller:
         views = await self._fleet.observe()
         readings = await self._source.read(ready_urls(views))
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
-        self._account(views, now_s, wall_s)
+        self._account(views, now_s)
         for ward in self.wards.values():
             ward.see(views, readings)
         # 2. Let retreats move.
@@ -134,14 +136,12 @@ class Controller:
             self._effects += self.retreat.roster_published(roster.term, roster.version, self.retreat.leaving(), gateways, now_s)
         return changed
 
-    def _account(self, views: Sequence[ReplicaView], now_s: float, wall_s: float) -> None:
+    def _account(self, views: Sequence[ReplicaView], now_s: float) -> None:
         self.meter.count(views, now_s)
         self.cold_starts.take(views)
         for name in self.book.expire(now_s):
             self._effects += self.retreat.gateway_left(name, now_s)
             self._event("gateway_forgotten", f"gateway {name} has been gone too long for any stream of its to live")
-        for ward in self.wards.values():
-            self.ramps.take(ward.pool.name, self.book.rate(ward.pool.name, "arrived", now_s, 60.0), now_s, wall_s)
         self._tell_states(views)
         self.rosters.forget({view.id for view in views})
         if now_s - self._saved_s >= SAVE_EVERY_S:
@@ -209,6 +209,9 @@ class Controller:
         before = ward.desired
         decision = ward.policy.decide(seen)
         begun, over = ward.decided(seen, decision, wall_s)
+        for term in decision.terms:
+            if PRESENT_RAMP in term.numbers:
+                self.ramps.take(ward.pool.name, term.numbers[PRESENT_RAMP], wall_s)
         if decision.replicas != before:
             detail = {term.name: term.replicas for term in decision.terms}
             self._event("scale", f"{before} → {decision.replicas}: {explain.summary(decision)}", ward.pool.name, detail)

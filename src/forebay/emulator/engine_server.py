@@ -287,7 +287,8 @@ class EngineServer:
         """Answer one request, or start to."""
         request = exchange.request
         methods = self._routes.get(request.path)
-        self._count(exchange, request.path if methods is not None else "none")
+        # A known path asked with a wrong method is nobody's in vLLM's counts, as an unknown path is.
+        self._count(exchange, request.path if methods is not None and request.method in methods else "none")
         try:
             if methods is None:
                 raise ApiError(404, "Not Found", "Not Found")

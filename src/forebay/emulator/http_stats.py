@@ -81,9 +81,8 @@ class HttpStats:
         lines = [header("http_requests_total", "counter", help_text)]
         sets = {key: labels(dict(zip(("handler", "method", "status"), key, strict=True))) for key in self._by_status}
         lines += [f"http_requests_total{sets[key]} {number(count[0])}\n" for key, count in self._by_status.items()]
-        lines.append(header("http_requests_created", "gauge", help_text))
-        lines += [f"http_requests_created{sets[key]} {created}\n" for key, created in self._status_created.items()]
-        return lines
+        created = [f"http_requests_created{sets[key]} {created}\n" for key, created in self._status_created.items()]
+        return [*lines, *_created("http_requests_created", help_text, created)]
 
     def _sizes(self, side: str) -> list[str]:
         name = f"http_{side}_size_bytes"
@@ -93,9 +92,8 @@ class HttpStats:
             total = counts.request_bytes if side == "request" else counts.response_bytes
             label_set = labels({"handler": handler})
             lines.append(f"{name}_count{label_set} {number(counts.requests)}\n{name}_sum{label_set} {number(total)}\n")
-        lines.append(header(f"{name}_created", "gauge", help_text))
-        lines += [f"{name}_created{labels({'handler': handler})} {counts.created}\n" for handler, counts in self._handlers.items()]
-        return lines
+        created = [f"{name}_created{labels({'handler': handler})} {counts.created}\n" for handler, counts in self._handlers.items()]
+        return [*lines, *_created(f"{name}_created", help_text, created)]
 
     def _durations(self) -> list[str]:
         fine, coarse = "http_request_duration_highr_seconds", "http_request_duration_seconds"
@@ -103,7 +101,12 @@ class HttpStats:
         lines += [header(f"{fine}_created", "gauge", _FINE_HELP), f"{fine}_created {self._created}\n"]
         lines.append(header(coarse, "histogram", _COARSE_HELP))
         lines += [rendered.render() for _, rendered, _ in self._coarse.values()]
-        lines.append(header(f"{coarse}_created", "gauge", _COARSE_HELP))
+        rows = []
         for (handler, method), (_, _, created) in self._coarse.items():
-            lines.append(f"{coarse}_created{labels({'handler': handler, 'method': method})} {created}\n")
-        return lines
+            rows.append(f"{coarse}_created{labels({'handler': handler, 'method': method})} {created}\n")
+        return [*lines, *_created(f"{coarse}_created", _COARSE_HELP, rows)]
+
+
+def _created(name: str, help_text: str, rows: list[str]) -> list[str]:
+    """The family of creation times, which is not on the page at all while it has no sample."""
+    return [header(name, "gauge", help_text), *rows] if rows else []

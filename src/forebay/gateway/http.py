@@ -8,14 +8,15 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 import httptools
 
 from forebay.gateway.answers import JSON, ErrorReply, simple_head
 from forebay.gateway.heads import HeadFacts
+from forebay.gateway.request import Reply, Request
 from forebay.spec.types import Limits
 
+BACKLOG = 4096
 TICK_S = 1.0
 HEAD_TICKS = 15
 """A head must be whole within this (slow-loris)."""
@@ -40,40 +41,6 @@ TOO_MANY_CONNECTIONS = ErrorReply(
 )
 
 BACKLOG = 4096
-
-
-class Request:
-    """One request, whole."""
-
-    __slots__ = ("body", "facts", "held_bytes", "keep_alive", "method", "modern", "target")
-
-    facts: HeadFacts
-    keep_alive: bool
-    method: bytes
-    modern: bool
-    """HTTP/1.1: chunked framing is understood."""
-
-    def __init__(self) -> None:
-        self.target = b""
-        self.body = b""
-        self.held_bytes = 0
-        """Of the body, counted against the budget of all bodies until released."""
-
-
-class Reply(Protocol):
-    """What answers a request that isn't answered at once."""
-
-    def client_gone(self) -> None:
-        """The connection was lost; write no more."""
-        ...
-
-    def client_slow(self) -> None:
-        """More is buffered than should be: stop producing."""
-        ...
-
-    def client_ready(self) -> None:
-        """Produce again."""
-        ...
 
 
 class HttpServer:
@@ -163,8 +130,9 @@ class ClientConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._headers: list[tuple[bytes, bytes]] = []
         self._length = 0
-        self._known_headers = self._headers  # of the last request, and what they mean
-        self._known = HeadFacts(self._headers)
+        # Of the last request, and what they mean. A list of its own: the first head is read into the other one.
+        self._known_headers: list[tuple[bytes, bytes]] = []
+        self._known = HeadFacts(self._known_headers)
         self._reading = 0  # 0: between requests, 1: in a head, 2: in a body
         self._fed_bytes = 0  # since the present request began, about
         self._ready: deque[Request] = deque()

@@ -35,9 +35,9 @@ class Link:
         self._sink = sink
         self._host = host
         self._port = port
-        self._writer: asyncio.StreamWriter | None = None
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(Roster)
+        self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
         """Keep one connection for as long as the gateway lives."""

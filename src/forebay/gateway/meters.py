@@ -6,6 +6,7 @@ Labels are pool, tier and outcome, all declared in the spec or in an enum here, 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -125,24 +126,24 @@ class TierMeter:
         )
 
 
-class Gauges:
+class Gauges(Protocol):
     """What is true now, read when asked."""
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
         """``(pool, tier, waiting requests, waiting tokens)``."""
-        raise NotImplementedError
+        ...
 
     def replicas(self) -> Iterable[tuple[str, str, int, int]]:
         """``(pool, replica, permits, KV tokens)``."""
-        raise NotImplementedError
+        ...
 
     def connections(self) -> int:
         """Open client connections."""
-        raise NotImplementedError
+        ...
 
     def bodies_bytes(self) -> int:
         """Request bodies held."""
-        raise NotImplementedError
+        ...
 
 
 class GatewayCollector(Collector):

@@ -15,8 +15,9 @@ from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk, passed_head, retry_after_real_s, unavailable
 from forebay.gateway.body import Ask
 from forebay.gateway.desk import Desk, PoolDesk
-from forebay.gateway.http import ClientConnection, Request
+from forebay.gateway.http import ClientConnection
 from forebay.gateway.meters import Outcome, TierMeter
+from forebay.gateway.request import Request
 from forebay.gateway.sse import EventStream, Trouble
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, Exchange, ResponseHead, Upstream
@@ -65,6 +66,7 @@ class Call:
     _wait_counted = False
     _retries = 0
     _reported = 0
+    _report_at = REPORT_EVENTS
     _wire_bytes = 0
     _progress_bytes = 0
 
@@ -183,9 +185,10 @@ class Call:
                 self._open_stream(piece)
         if stream.trouble is not None:
             self._stream_trouble(stream, stream.trouble)
-        elif stream.events - self._reported >= REPORT_EVENTS:
+        elif stream.events >= self._report_at:
             self._pool.admission.emitted(self.ticket, stream.events - self._reported)
             self._reported = stream.events
+            self._report_at = stream.events + REPORT_EVENTS
 
     def end(self, end: End, detail: str) -> None:
         """The exchange is over; that we aborted it ourselves is no news."""

@@ -15,10 +15,11 @@ from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.gateway.answers import JSON, ErrorReply
 from forebay.gateway.body import ENGINE_TIERS, decode, rewritten
 from forebay.gateway.desk import Desk, PoolDesk
-from forebay.gateway.http import ClientConnection, HttpServer, Request
+from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
-from forebay.gateway.meters import Gauges, TierMeter, registry
+from forebay.gateway.meters import TierMeter, registry
 from forebay.gateway.relay import Call
+from forebay.gateway.request import Request
 from forebay.gateway.roster import static_roster
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.events import EventSink
@@ -35,7 +36,7 @@ EMBEDDINGS = b"/v1/embeddings"
 MODELS = b"/v1/models"
 
 
-class Gateway(Gauges):
+class Gateway:
     """One process's data path. ``chance`` jitters Retry-After; every time is the ``clock``'s."""
 
     def __init__(self, spec: Spec, clock: Clock, ids: Ids, upstream: Upstream, chance: random.Random, sink: EventSink, name: str) -> None:
@@ -72,18 +73,13 @@ class Gateway(Gauges):
 
     async def start(self, host: str, port: int) -> int:
         """Accept requests; returns the port. Raises OSError where it can't listen."""
-        taken = await self.http.start(host, port)
-        self._sweeper = self.clock.call_at(self.clock.now_s() + SWEEP_REAL_S * self.speed, self._sweep)
-        return taken
+        self._sweep_later()
+        return await self.http.start(host, port)
 
     async def start_on(self, listening: socket.socket) -> None:
-        """Accept requests on a socket that is already open."""
+        """Accept requests on a socket that is open already, handed down by a supervisor."""
+        self._sweep_later()
         await self.http.start_on(listening)
-        self._sweeper = self.clock.call_at(self.clock.now_s() + SWEEP_REAL_S * self.speed, self._sweep)
-
-    def pools_served(self) -> frozenset[str]:
-        """Pools that have a replica in the present roster."""
-        return frozenset(pool.pool for pool in self._roster.pools if pool.replicas)
 
     async def drain(self) -> None:
         """Accept no more connections, let what is inside end (at most ``limits.drain_s``), close."""
@@ -127,6 +123,10 @@ class Gateway(Gauges):
             self._urls = urls
         return Ack(self.name, self._roster.term, self._roster.version)
 
+    def pools_served(self) -> frozenset[str]:
+        """Names of the pools that have a replica in the present roster."""
+        return frozenset(pool.pool for pool in self._roster.pools if pool.replicas)
+
     def snapshot(self) -> Snapshot:
         """Lanes, what is in flight, and counters, now."""
         return Snapshot(self.name, self.clock.now_s(), self._roster.term, self._roster.version, self.desk.loads())
@@ -145,7 +145,7 @@ class Gateway(Gauges):
         assert self.http.bodies_bytes >= 0, "a body was released twice"
         assert self.http.connections or not self.http.bodies_bytes, f"{self.http.bodies_bytes} bytes of bodies without a client"
 
-    # -- what is shown (`Gauges`) -------------------------------------------------------------------------------------
+    # -- what is shown (`meters.Gauges`) -------------------------------------------------------------------------------------
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
         """Waiting, by pool and tier."""
@@ -255,8 +255,11 @@ class Gateway(Gauges):
 
     # -- timers and events --------------------------------------------------------------------------------------------
 
-    def _sweep(self) -> None:
+    def _sweep_later(self) -> None:
         self._sweeper = self.clock.call_at(self.clock.now_s() + SWEEP_REAL_S * self.speed, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_later()
         self.desk.sweep()
         if self._truncations:
             pool, why = self._truncation

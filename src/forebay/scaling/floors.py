@@ -62,6 +62,10 @@ def unmeasured(capacity: PoolCapacity) -> Term:
     return Term("demand", TermKind.FLOOR, 0, f"what a replica serves is {capacity.origin or 'not known'}: only the triggers act")
 
 
+BUFFER_NOISE_REPLICAS = 0.05
+"""This much of a replica is noise of the measured cold start: 5m03s in place of 5m must not turn 3 into 4."""
+
+
 def buffered(
     base: int, settings: Scaling, capacity: PoolCapacity, present_per_s2: float, past: Sequence[float], cold_start_s: float
 ) -> Term | None:
@@ -74,7 +78,7 @@ def buffered(
     candidates = {"declared": settings.ramp_per_s2, "past": quantile(past, settings.ramp_quantile), "present": present_per_s2}
     origin = max(candidates, key=lambda name: candidates[name])
     ramp = candidates[origin]
-    added = whole_replicas(ramp * cold_start_s / capacity.rate_per_s)
+    added = whole_replicas(ramp * cold_start_s / capacity.rate_per_s - BUFFER_NOISE_REPLICAS)
     because = (
         f"{base} for demand + {added}: a ramp of {ramp * 3600:.4g}/min/min ({origin}) × {format_duration(cold_start_s)} cold start"
         f" ÷ {per_time(capacity.rate_per_s)} per replica"

@@ -48,7 +48,8 @@ ENGINE = Record(
                 formats.COMMAND_LINE,
                 ListOf(Text("text", loose=True, example="--port={port}"), "a list of arguments", least=1),
             ),
-            "What starts one replica. `{port}`, `{replica}`, `{model}`, `{speed}` and `{devices}` (the lowest free GPU numbers) are filled in, in `env` too; there is no shell.",
+            "What starts one replica. `{port}`, `{replica}`, `{model}`, `{speed}` and `{devices}` (the lowest free GPU numbers) "
+            "are filled in, in `env` too; there is no shell.",
         ),
         Field(
             "env",

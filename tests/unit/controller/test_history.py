@@ -35,27 +35,17 @@ def test_cold_starts_survive_a_restart():
     assert ColdStarts(store, ["chat"]).signal("chat", 1.0) == Known(300.0, 1.0)
 
 
-def ramp_through(ramps, rates, wall_s=0.0):
-    for second, rate in rates:
-        ramps.take("chat", Known(rate, second), second, wall_s + second)
-
-
-def test_the_steepest_rise_of_a_day_is_kept_once_the_day_is_over():
-    ramps = Ramps(MemoryStore())
-    ramp_through(ramps, [(second, second * 0.01) for second in range(0, 600, 10)])
+def test_the_largest_ramp_of_a_day_is_kept_once_the_day_is_over():
+    store = MemoryStore()
+    ramps = Ramps(store)
+    for ramp in (0.001, 0.01, 0.002):
+        ramps.take("chat", ramp, 1000.0)
     assert ramps.past("chat") == ()
-    ramp_through(ramps, [(DAY_S + second, 1.0) for second in range(0, 600, 10)])
-    (largest,) = ramps.past("chat")
-    assert abs(largest - 0.01) < 1e-9
-
-
-def test_an_outage_is_not_a_rise():
-    ramps = Ramps(MemoryStore())
-    ramp_through(ramps, [(second, 0.0) for second in range(0, 300, 10)])
-    ramps.take("chat", Unknown("gateway_lost"), 300.0, 300.0)
-    ramp_through(ramps, [(second, 100.0) for second in range(310, 600, 10)])
-    ramp_through(ramps, [(DAY_S + second, 100.0) for second in range(0, 600, 10)])
-    assert ramps.past("chat") == (0.0,)
+    again = Ramps(store)
+    again.take("chat", 0.0, DAY_S + 1000.0)
+    assert again.past("chat") == (0.01,)
+    again.take("chat", 0.5, 2 * DAY_S)
+    assert again.past("chat") == (0.01, 0.0)
 
 
 def test_every_gpu_second_is_charged_to_a_state_and_survives_a_restart():

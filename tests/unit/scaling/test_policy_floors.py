@@ -41,8 +41,8 @@ def test_noise_in_the_cold_start_does_not_turn_three_into_four(make_pool, measur
 
 
 def test_the_measured_cold_start_goes_before_the_assumed_one(make_pool):
-    """30/min/min × 101 s ÷ 50/min = 1.01: two."""
-    decision = make_pool(ramp_per_s2=RAMP).at(0.0, per_min=100, cold_start_s=Known(101.2, 0.0))
+    """30/min/min × 106 s ÷ 50/min = 1.06: two."""
+    decision = make_pool(ramp_per_s2=RAMP).at(0.0, per_min=100, cold_start_s=Known(106.2, 0.0))
     assert make_pool.term(decision, "buffer").numbers["added"] == 2
 
 

@@ -8,6 +8,9 @@ import msgspec
 
 from forebay.ports import Clock
 
+HONEST_STATUSES = frozenset({429, 503, 504})
+"""Contended, nothing to serve with, and an engine that hung: others of an engine's errors are the gateway's to mend."""
+
 
 class Told(StrEnum):
     """What one client was told in the end."""
@@ -112,6 +115,8 @@ def judge(wish: Wish, raw: bytes) -> tuple[Told, int, str]:
     body = _dechunked(rest) if b"transfer-encoding: chunked" in head.lower() else rest
     if body is None:
         return Told.LIED, status, "the chunked body is cut"
+    if status >= 400 and status not in HONEST_STATUSES:
+        return Told.LIED, status, f"nobody deserves this status here: {body[:160]!r}"
     if status >= 400:
         with contextlib.suppress(msgspec.DecodeError):
             if isinstance(msgspec.json.decode(body), dict) and b'"error"' in body:

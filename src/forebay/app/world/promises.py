@@ -57,8 +57,11 @@ def each_second(gateway: Gateway, now_s: float) -> list[Broken]:
     return []
 
 
+COMPLETE_SHARE_MIN = 0.25
+
+
 def at_the_end(gateway: Gateway, answers: Iterable[Answer], wishes: int, now_s: float) -> list[Broken]:
-    """Every request was answered, honestly, and nothing of it is left inside."""
+    """Every request was answered, honestly, and nothing of it is left inside; and work got done, whatever went wrong."""
     answers = list(answers)
     broken = [
         Broken(answer.ended_s, "no answer lies", f"request {answer.number}: {answer.detail}")
@@ -67,6 +70,9 @@ def at_the_end(gateway: Gateway, answers: Iterable[Answer], wishes: int, now_s: 
     ]
     if len(answers) != wishes:
         broken.append(Broken(now_s, "every request is answered", f"{len(answers)} of {wishes}"))
+    complete = sum(answer.told is Told.COMPLETE for answer in answers)
+    if complete < COMPLETE_SHARE_MIN * wishes:
+        broken.append(Broken(now_s, "work gets done", f"only {complete} of {wishes} requests were completed"))
     snapshot = gateway.snapshot()
     for load in snapshot.pools:
         left = sum(lane.waiting for lane in load.lanes) + sum(replica.streams for replica in load.replicas)

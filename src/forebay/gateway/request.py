@@ -1,0 +1,39 @@
+"""What passes between a client's connection and whatever answers it."""
+
+from typing import Protocol
+
+from forebay.gateway.heads import HeadFacts
+
+
+class Request:
+    """One request, whole."""
+
+    __slots__ = ("body", "facts", "held_bytes", "keep_alive", "method", "modern", "target")
+
+    facts: HeadFacts
+    keep_alive: bool
+    method: bytes
+    modern: bool
+    """HTTP/1.1: chunked framing is understood."""
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.body = b""
+        self.held_bytes = 0
+        """Of the body, counted against the budget of all bodies until released."""
+
+
+class Reply(Protocol):
+    """What answers a request that isn't answered at once."""
+
+    def client_gone(self) -> None:
+        """The connection was lost; write no more."""
+        ...
+
+    def client_slow(self) -> None:
+        """More is buffered than should be: stop producing."""
+        ...
+
+    def client_ready(self) -> None:
+        """Produce again."""
+        ...

@@ -1,0 +1,131 @@
+"""A gateway over fake engines in a virtual world."""
+
+import random
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from forebay.adapters.upstream import HttpUpstream
+from forebay.domain.roster import Capacity, Roster, RosterPool, RosterReplica
+from forebay.gateway.service import Gateway
+from forebay.spec.types import EngineKind, Limits, Model, Pool, Spec, Team, Tier
+from forebay.testing.clock import LoopClock
+from forebay.testing.events import ListSink
+from forebay.testing.fake_engine import FakeEngine, Script
+from forebay.testing.ids import CountingIds
+from forebay.testing.loop import run
+from forebay.testing.raw_client import RawClient
+
+CAPACITY = Capacity(kv_tokens=100_000, sequences=8, prefill_tokens=50_000, prefill_tokens_per_s=10_000.0, decode_tokens_per_s=1000.0, context_tokens=8192)
+TIERS = (
+    Tier("interactive", rank=0, ttft_s=1.0, longest_wait_s=30.0),
+    Tier("standard", rank=1, ttft_s=5.0, longest_wait_s=120.0),
+    Tier("batch", rank=2, ttft_s=3600.0, longest_wait_s=86_400.0, preemptible=True),
+)
+SPEC = Spec(
+    pools=(Pool("chat", "llama", EngineKind("attach")),),
+    models=(Model("llama", 8192, aliases=("gpt-4o",)),),
+    tiers=TIERS,
+)
+TEAMS = (
+    Team("search", keys=(("sk-search", "interactive"), ("sk-search-bulk", "batch"))),
+    Team("mail", keys=(("sk-mail", "standard"),), tiers=("standard", "batch")),
+)
+
+
+class Front:
+    """What a test holds: the gateway, its port, its engines."""
+
+    def __init__(self, gateway: Gateway, engines: list[FakeEngine], sink: ListSink, clock: LoopClock) -> None:
+        self.gateway, self.engines, self.sink, self.clock = gateway, engines, sink, clock
+        self.port = 0
+        self.version = 0
+        self.clients: list[RawClient] = []
+
+    async def client(self) -> RawClient:
+        client = await RawClient.connect(self.port)
+        self.clients.append(client)
+        return client
+
+    async def ask(self, body, headers=None, target="/v1/chat/completions"):
+        return await (await self.client()).ask(target, body, headers)
+
+    def route(self, *engines: FakeEngine, capacity: Capacity = CAPACITY, pool: str = "chat") -> None:
+        self.version += 1
+        replicas = tuple(RosterReplica(f"r{self.engines.index(engine)}", engine.url, capacity) for engine in engines)
+        self.gateway.apply(Roster(1, self.version, 10.0, (RosterPool(pool, replicas),)))
+
+    @property
+    def permits(self) -> int:
+        return sum(replica.streams for load in self.gateway.snapshot().pools for replica in load.replicas)
+
+    @property
+    def waiting(self) -> int:
+        return sum(lane.waiting for load in self.gateway.snapshot().pools for lane in load.lanes)
+
+    def counts(self, tier="interactive"):
+        return next(count for load in self.gateway.snapshot().pools for count in load.counts if count.tier == tier)
+
+    async def sleep(self, seconds: float) -> None:
+        """Virtual seconds; the gateway's invariants are looked at afterwards."""
+        await self.clock.sleep_until(self.clock.now_s() + seconds * self.clock.speed)
+        self.gateway.check()
+
+    async def finish(self) -> None:
+        """All clients leave: nothing may be left."""
+        for client in self.clients:
+            client.close()
+        await self.sleep(1.0)
+        assert self.gateway.desk.live == 0
+        assert self.permits == 0
+        assert self.gateway.http.bodies_bytes == 0
+        await self.gateway.close()
+        for engine in self.engines:
+            engine.stop()
+
+
+async def _start(*scripts: Script, spec: Spec = SPEC, speed: float = 1.0, limits: Limits | None = None, capacity: Capacity = CAPACITY) -> Front:
+    if limits is not None:
+        spec = msgspec.structs.replace(spec, limits=limits)
+    clock, sink = LoopClock(speed), ListSink()
+    gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(7), sink, "gw-1")
+    front = Front(gateway, [FakeEngine(script) for script in scripts], sink, clock)
+    for engine in front.engines:
+        await engine.start()
+    front.port = await gateway.start("127.0.0.1", 0)
+    front.route(*front.engines, capacity=capacity)
+    return front
+
+
+@pytest.fixture
+def world():
+    """``world(test, *scripts, …)``: run ``test(front)`` in a virtual world with one engine per script, and look that nothing is left."""
+
+    def go(test: Callable[[Front], Awaitable[None]], *scripts: Script, seed: int | None = None, **options: object) -> None:
+        async def main() -> None:
+            front = await _start(*scripts, **options)
+            await test(front)
+            await front.finish()
+
+        run(main, seed)
+
+    return go
+
+
+@pytest.fixture
+def spec() -> Spec:
+    """Without teams."""
+    return SPEC
+
+
+@pytest.fixture
+def team_spec() -> Spec:
+    """With two teams."""
+    return msgspec.structs.replace(SPEC, teams=TEAMS)
+
+
+@pytest.fixture
+def one_slot() -> Capacity:
+    """Room for one request at a time."""
+    return msgspec.structs.replace(CAPACITY, sequences=1)
