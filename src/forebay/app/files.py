@@ -1,13 +1,19 @@
 """Small files that processes leave for each other and for people: written whole, or not at all."""
 
+import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 import msgspec
 
 from forebay.domain.errors import BadInput, ForebayError
+from forebay.spec.types import Spec
 
 RUNNING_FILE = "up.json"
+SPEC_FILE = "spec.msgpack"
+RUNNING_READ_MAX = 256
+_PRIVATE = 0o600
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -18,13 +24,25 @@ class Running(msgspec.Struct, frozen=True):
     pid: int
 
 
-def write_whole(path: Path, content: bytes) -> None:
+class Announced(msgspec.Struct, frozen=True):
+    """What `forebay up` says of itself to whoever looks for it on this machine."""
+
+    state: str
+    """Its state folder."""
+    running: Running
+
+
+def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Replace ``path`` in one step; raises ForebayError where the disk refuses."""
     part = path.with_name(f"{path.name}.part")
     try:
-        part.write_bytes(content)
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
         os.replace(part, path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise ForebayError(f"can't write {path}: {error.strerror}") from None
 
 
@@ -38,6 +56,67 @@ def state_folder(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
         (path / "logs").mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
     except OSError as error:
-        raise BadInput(f"state: can't make the folder {path} ({error.strerror}); name another with --state") from None
+        raise BadInput(f"state: can't write to the folder {path} ({error.strerror}); name another with --state") from None
     return path
+
+
+def save_spec(spec: Spec, state: Path) -> Path:
+    """Leave ``spec`` for the processes of this run, so that a restarted one never reads a half edited file; it holds keys.
+
+    Raises ForebayError where the disk refuses.
+    """
+    path = state / SPEC_FILE
+    write_whole(path, msgspec.msgpack.encode(spec), _PRIVATE)
+    return path
+
+
+def saved_spec(path: Path) -> Spec:
+    """The spec that ``save_spec`` left at ``path``; raises ForebayError where there is none that can be read."""
+    try:
+        return msgspec.msgpack.decode(path.read_bytes(), type=Spec)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ForebayError(f"{path} can't be read ({error}); stop `forebay up` and start it again") from None
+
+
+def announce(state: Path, running: Running) -> Path | None:
+    """Leave a note for `forebay status` started anywhere on this machine by the same user; None where that is not possible."""
+    folder = _announcements()
+    if folder is None:
+        return None
+    path = folder / f"{running.pid}.json"
+    try:
+        write_value(path, Announced(str(state), running))
+    except ForebayError:
+        return None
+    return path
+
+
+def announced() -> list[Announced]:
+    """Every `forebay up` of this user that runs."""
+    folder = _announcements()
+    found: list[Announced] = []
+    for path in sorted(folder.glob("*.json"))[:RUNNING_READ_MAX] if folder is not None else []:
+        try:
+            note = msgspec.json.decode(path.read_bytes(), type=Announced)
+            os.kill(note.running.pid, 0)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+        except (OSError, msgspec.MsgspecError):
+            continue
+        else:
+            found.append(note)
+    return found
+
+
+def _announcements() -> Path | None:
+    """This user's folder of notes, if it is there (or can be made) and is nobody else's."""
+    path = Path(tempfile.gettempdir()) / f"forebay-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError:
+        return None
+    return path if found.st_uid == os.getuid() and path.is_dir() and not path.is_symlink() and not found.st_mode & 0o022 else None

@@ -17,7 +17,9 @@ from forebay.testing.ids import CountingIds
 from forebay.testing.loop import run
 from forebay.testing.raw_client import RawClient
 
-CAPACITY = Capacity(kv_tokens=100_000, sequences=8, prefill_tokens=50_000, prefill_tokens_per_s=10_000.0, decode_tokens_per_s=1000.0, context_tokens=8192)
+CAPACITY = Capacity(
+    kv_tokens=100_000, sequences=8, prefill_tokens=50_000, prefill_tokens_per_s=10_000.0, decode_tokens_per_s=1000.0, context_tokens=8192
+)
 TIERS = (
     Tier("interactive", rank=0, ttft_s=1.0, longest_wait_s=30.0),
     Tier("standard", rank=1, ttft_s=5.0, longest_wait_s=120.0),
@@ -85,7 +87,9 @@ class Front:
             engine.stop()
 
 
-async def _start(*scripts: Script, spec: Spec = SPEC, speed: float = 1.0, limits: Limits | None = None, capacity: Capacity = CAPACITY) -> Front:
+async def _start(
+    *scripts: Script, spec: Spec = SPEC, speed: float = 1.0, limits: Limits | None = None, capacity: Capacity = CAPACITY
+) -> Front:
     if limits is not None:
         spec = msgspec.structs.replace(spec, limits=limits)
     clock, sink = LoopClock(speed), ListSink()

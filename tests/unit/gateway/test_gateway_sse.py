@@ -1,6 +1,7 @@
 """Events on their way through: what is sent, what is held, what is noticed."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -211,7 +212,7 @@ GOOD = ROLE + token("Hello") + token(" wor\\nld") + token("", "stop") + USAGE + 
 def test_however_it_is_split_the_client_gets_the_same_events(cuts, reads):
     """Chunks end anywhere, reads end anywhere: every piece sent ends between two events, and all of it arrives."""
     edges = sorted({0, len(GOOD), *cuts})
-    chunks = [GOOD[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    chunks = [GOOD[a:b] for a, b in pairwise(edges)]
     wire = b"".join(map(chunk, chunks)) + LAST
     spans, position = [], 0
     for data in chunks:

@@ -1,0 +1,370 @@
+"""The engine client in the virtual world: ends, framing, reuse, abort."""
+
+import asyncio
+
+import pytest
+
+from forebay.adapters.upstream import HttpUpstream
+from forebay.adapters.upstream.connection import HEAD_BYTES_MAX
+from forebay.ports import End, FetchFailed, fetch, get_request
+from forebay.testing.fake_engine import FakeEngine
+from forebay.testing.loop import network, run
+
+GET = b"GET / HTTP/1.1\r\nhost: e\r\n\r\n"
+
+
+class Sink:
+    """Remembers the calls."""
+
+    def __init__(self):
+        self.heads, self.wire, self.body, self.wholes, self.lasts = [], b"", b"", [], []
+        self.ended = asyncio.get_running_loop().create_future()
+        self.on_data = None
+
+    def head(self, head):
+        assert not self.ended.done()
+        self.heads.append(head)
+
+    def data(self, wire, body, whole, last):
+        assert self.heads
+        assert not self.ended.done()
+        self.wire += wire
+        self.body += body
+        self.wholes.append(whole)
+        self.lasts.append(last)
+        if self.on_data:
+            self.on_data()
+
+    def end(self, end, detail):
+        self.ended.set_result((end, detail))
+
+    async def outcome(self):
+        return (await self.ended)[0]
+
+
+def with_engine(test, script, seed=None, **options):
+    async def main():
+        upstream = HttpUpstream(**options)
+        engine = FakeEngine(script)
+        await engine.start()
+        await test(upstream, engine)
+        await upstream.close()
+        engine.stop()
+        await asyncio.sleep(1)
+        assert not upstream.live
+
+    run(main, seed)
+
+
+def says(*pieces, close=False, pause_s=0.01):
+    async def script(_, answer):
+        for piece in pieces:
+            answer.raw(piece)
+            await asyncio.sleep(pause_s)
+        if close:
+            answer.close()
+
+    return script
+
+
+def answered(*pieces, close=False, request=GET):
+    """The sink after one exchange with an engine that says these bytes."""
+    sinks = []
+
+    async def test(upstream, engine):
+        sink = Sink()
+        upstream.send(engine.url, request, sink)
+        sinks.append((sink, await sink.outcome(), upstream.idle_connections))
+
+    with_engine(test, says(*pieces, close=close))
+    return sinks[0]
+
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+
+
+def test_a_length_ends_the_response_and_the_connection_is_kept():
+    sink, end, idle = answered(OK + b"ok")
+    assert (end, sink.body, sink.wire, sink.lasts, idle) == (End.COMPLETE, b"ok", b"ok", [True], 1)
+    assert sink.heads[0].headers == ((b"content-length", b"2"),)
+    assert sink.heads[0].content_length == 2
+
+
+def test_the_head_may_come_byte_by_byte():
+    sink, end, _ = answered(*[bytes([byte]) for byte in OK], b"o", b"k")
+    assert (end, sink.body, sink.lasts) == (End.COMPLETE, b"ok", [False, True])
+
+
+def test_chunks_are_handed_on_as_they_came_and_decoded():
+    wire = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    sink, end, idle = answered(wire, b"5\r\nhello\r\n", b"3\r\nab", b"c\r\n", b"2\r\nxy\r\n1", b"\r\nz\r\n", b"0\r\n\r\n")
+    assert (end, sink.body, idle) == (End.COMPLETE, b"helloabcxyz", 1)
+    assert sink.wire == b"5\r\nhello\r\n3\r\nabc\r\n2\r\nxy\r\n1\r\nz\r\n0\r\n\r\n"
+    assert sink.wholes == [True, False, True, False, True, True]
+    assert sink.lasts == [False] * 5 + [True]
+    assert sink.heads[0].chunked
+
+
+@pytest.mark.parametrize("size", [1, 9, 10, 255, 256, 0xFFF, 0x1000, 70_000])
+def test_chunks_of_every_size_pass(size):
+    body = b"x" * size
+    sink, end, _ = answered(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n", b"%x\r\n%b\r\n" % (size, body), b"0\r\n\r\n"
+    )
+    assert (end, sink.body, sink.wholes) == (End.COMPLETE, b"a" + body, [True, True, True])
+
+
+def test_without_a_length_the_close_is_the_end():
+    sink, end, idle = answered(b"HTTP/1.1 200 OK\r\n\r\n", b"some", b"thing", close=True)
+    assert (end, sink.body, sink.lasts, idle) == (End.COMPLETE, b"something", [False, False, True], 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "request_"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", GET),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", GET),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", GET),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", GET.replace(b"GET", b"HEAD")),
+    ],
+    ids=["204", "304", "empty", "HEAD"],
+)
+def test_no_body_is_an_end_too(head, request_):
+    sink, end, _ = answered(head, request=request_)
+    assert (end, sink.body, sink.lasts) == (End.COMPLETE, b"", [True])
+
+
+def test_interim_responses_are_swallowed():
+    sink, end, _ = answered(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + OK, b"ok")
+    assert (end, sink.body, [head.status for head in sink.heads]) == (End.COMPLETE, b"ok", [200])
+    assert sink.heads[0].headers == ((b"content-length", b"2"),)
+
+
+def test_connection_close_is_obeyed():
+    sink, end, idle = answered(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + b"ok")
+    assert (end, sink.body, idle) == (End.COMPLETE, b"ok", 0)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        OK + b"ok and more",
+        b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * HEAD_BYTES_MAX,
+    ],
+    ids=["not-http", "bad-chunk", "overrun", "upgrade", "endless-head"],
+)
+def test_what_is_no_answer_is_a_bad_response(wire):
+    _, end, idle = answered(wire)
+    assert (end, idle) == (End.BAD_RESPONSE, 0)
+
+
+@pytest.mark.parametrize("pieces", [(), (b"HTTP/1.1 20",), (OK,), (OK, b"o")], ids=["nothing", "head", "no-body", "body"])
+def test_a_close_inside_the_response_is_a_cut(pieces):
+    _, end, _ = answered(*pieces, close=True)
+    assert end is End.CUT
+
+
+def test_nobody_listens():
+    async def test(upstream, engine):
+        network().refuse(engine.port)
+        sink = Sink()
+        upstream.send(engine.url, GET, sink)
+        assert await sink.outcome() is End.CONNECT_FAILED
+
+    with_engine(test, says(OK + b"ok"))
+
+
+def test_a_connection_is_used_again_and_ages():
+    async def test(upstream, engine):
+        for _ in range(5):
+            sink = Sink()
+            upstream.send(engine.url, GET, sink)
+            assert await sink.outcome() is End.COMPLETE
+        assert (engine.accepted, upstream.idle_connections) == (1, 1)
+        await asyncio.sleep(5)
+        assert (len(engine.open), upstream.idle_connections) == (0, 0)
+
+    with_engine(test, says(OK + b"ok"))
+
+
+def test_idle_connections_are_bounded():
+    async def test(upstream, engine):
+        sinks = [Sink() for _ in range(10)]
+        for sink in sinks:
+            upstream.send(engine.url, GET, sink)
+        for sink in sinks:
+            assert await sink.outcome() is End.COMPLETE
+        assert (engine.accepted, upstream.idle_connections) == (10, 3)
+
+    with_engine(test, says(OK + b"ok"), idle_per_origin_max=3)
+
+
+def test_forget_closes_what_is_idle_and_what_comes_back_later():
+    async def test(upstream, engine):
+        first, second = Sink(), Sink()
+        upstream.send(engine.url, GET, first)
+        await first.ended
+        upstream.send(engine.url, GET, second)
+        upstream.forget(engine.url)
+        assert await second.outcome() is End.COMPLETE
+        await asyncio.sleep(0.1)
+        assert (len(engine.open), upstream.idle_connections) == (0, 0)
+
+    with_engine(test, says(OK + b"ok"))
+
+
+def test_a_kept_connection_that_closes_before_any_byte_is_stale_and_leaves_no_other():
+    async def test(upstream, engine):
+        first, other = Sink(), Sink()
+        upstream.send(engine.url, GET, first)
+        upstream.send(engine.url, GET, other)
+        await first.ended
+        await other.ended
+
+        async def closes(_, answer):
+            answer.close()
+
+        engine.script = closes
+        sink = Sink()
+        upstream.send(engine.url, GET, sink)
+        assert await sink.outcome() is End.STALE
+        assert upstream.idle_connections == 0
+        again = Sink()
+        upstream.send(engine.url, GET, again)
+        assert await again.outcome() is End.CUT
+
+    with_engine(test, says(OK + b"ok"))
+
+
+@pytest.mark.parametrize("when_s", [0.0, 0.00005, 0.005, 0.015, 0.025], ids=str)
+def test_abort_ends_once_and_the_engine_notices(when_s):
+    async def test(upstream, engine):
+        sink = Sink()
+        exchange = upstream.send(engine.url, GET, sink)
+        if when_s:
+            await asyncio.sleep(when_s)
+        exchange.abort()
+        exchange.abort()
+        assert sink.ended.result()[0] is End.ABORTED
+        await asyncio.sleep(1)
+        assert not engine.open
+
+    with_engine(test, says(OK, b"o", b"", b"", b""))
+
+
+def test_abort_from_inside_data_stops_the_calls():
+    async def test(upstream, engine):
+        sink = Sink()
+        exchange = upstream.send(engine.url, GET, sink)
+        sink.on_data = exchange.abort
+        assert await sink.outcome() is End.ABORTED
+        assert sink.body == b"o"
+
+    with_engine(test, says(OK + b"o", b"k"))
+
+
+def test_a_timeout_covers_connect_to_end():
+    async def test(upstream, engine):
+        sink = Sink()
+        upstream.send(engine.url, GET, sink, timeout_s=0.5)
+        assert await sink.outcome() is End.TIMEOUT
+        assert asyncio.get_running_loop().time() < 0.6
+
+    with_engine(test, says(OK, pause_s=10))
+
+
+def test_pause_holds_the_engine_back_and_resume_goes_on():
+    async def test(upstream, engine):
+        sink = Sink()
+        exchange = upstream.send(engine.url, GET, sink)
+        exchange.pause()
+        await asyncio.sleep(1)
+        assert sink.heads == []
+        exchange.resume()
+        await asyncio.sleep(0.001)
+        assert sink.body == b"o"
+        exchange.pause()
+        await asyncio.sleep(1)
+        assert sink.body == b"o"
+        exchange.resume()
+        assert await sink.outcome() is End.COMPLETE
+
+    with_engine(test, says(OK + b"o", b"k", pause_s=1.5))
+
+
+def test_bytes_on_an_idle_connection_close_it():
+    async def test(upstream, engine):
+        sink = Sink()
+        upstream.send(engine.url, GET, sink)
+        await sink.ended
+        for transport in engine.open:
+            transport.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.sleep(0.1)
+        assert upstream.idle_connections == 0
+
+    with_engine(test, says(OK + b"ok"))
+
+
+def test_close_aborts_what_runs():
+    async def test(upstream, engine):
+        sinks = [Sink(), Sink()]
+        upstream.send(engine.url, GET, sinks[0])
+        await asyncio.sleep(0.001)
+        upstream.send(engine.url, GET, sinks[1])
+        await upstream.close()
+        assert [await sink.outcome() for sink in sinks] == [End.ABORTED, End.ABORTED]
+
+    with_engine(test, says(OK))
+
+
+def test_an_address_that_is_none_is_said_at_once():
+    async def test(upstream, _):
+        for url in ("10.0.0.1:80", "https://a:1", "http://"):
+            with pytest.raises(ValueError, match="http://host:port"):
+                upstream.send(url, GET, Sink())
+
+    with_engine(test, says())
+
+
+def test_fetch_collects_and_tries_a_stale_connection_again():
+    async def test(upstream, engine):
+        assert await fetch(upstream, engine.url, get_request(engine.url, "/metrics"), 100, 1.0) == (200, b"ok")
+        assert engine.seen[-1].line == b"GET /metrics HTTP/1.1"
+
+        fine = engine.script
+
+        async def closes_once(_, answer):
+            engine.script = fine
+            answer.close()
+
+        engine.script = closes_once
+        assert await fetch(upstream, engine.url, GET, 100, 1.0) == (200, b"ok")
+
+    with_engine(test, says(OK + b"ok"))
+
+
+def test_fetch_says_how_it_failed():
+    async def test(upstream, engine):
+        with pytest.raises(FetchFailed) as failed:
+            await fetch(upstream, engine.url, GET, 1, 1.0)
+        assert failed.value.end is End.BAD_RESPONSE
+        network().hold(engine.port)
+        with pytest.raises(FetchFailed) as failed:
+            await fetch(upstream, engine.url, GET, 100, 0.2)
+        assert failed.value.end is End.TIMEOUT
+
+    with_engine(test, says(OK + b"ok"))
+
+
+def test_fetch_that_is_cancelled_aborts():
+    async def test(upstream, engine):
+        task = asyncio.ensure_future(fetch(upstream, engine.url, GET, 100, 60.0))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not upstream.live
+
+    with_engine(test, says(pause_s=60))

@@ -1,0 +1,81 @@
+"""Worlds hold their promises, the same seed is the same world, and a sabotaged system is found out."""
+
+import msgspec
+import pytest
+
+from forebay.admission.machine import Admission
+from forebay.app.world.plan import draw
+from forebay.app.world.run import judge
+from forebay.domain.signal import Unknown
+from forebay.gateway.answers import LAST_CHUNK
+from forebay.gateway.meters import Outcome
+from forebay.gateway.relay import Call
+from forebay.scaling.drain import Retreat, Stop
+from forebay.scaling.policy import QueueFirst
+
+SABOTAGE_SEEDS = range(16)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_world_holds_its_promises(seed):
+    verdict = judge(seed)
+    assert verdict.ok, verdict.broken
+    assert verdict.told["complete"] > 0
+
+
+def test_the_same_seed_is_the_same_world_and_another_is_another():
+    first, again, other = judge(5), judge(5), judge(6)
+    assert first.digest == again.digest != other.digest
+
+
+def test_plans_differ_in_shape_and_some_live_in_whole_seconds():
+    plans = [draw(seed) for seed in range(30)]
+    assert len({plan.profile for plan in plans}) > 5
+    assert len({event.trouble for plan in plans for event in plan.events}) > 8
+    assert any(plan.ties for plan in plans)
+    assert all(wish.at_s == int(wish.at_s) for plan in plans if plan.ties for wish in plan.wishes)
+
+
+def broken_promises():
+    """Of the first worlds in which any is broken."""
+    for seed in SABOTAGE_SEEDS:
+        promises = {broken.promise for broken in judge(seed).broken}
+        if promises:
+            return promises
+    return set()
+
+
+def test_stopping_without_a_drain_is_found_out(monkeypatch):
+    monkeypatch.setattr(Retreat, "begin", lambda self, replica_id, now_s, drain_s_max=None: [Stop(replica_id, cut_streams=False)])
+    assert "a drain cuts no stream" in broken_promises()
+
+
+def test_a_leaked_permit_is_found_out(monkeypatch):
+    abandon = Admission.abandon
+    monkeypatch.setattr(Admission, "abandon", lambda self, ticket, now_s: [] if ticket % 2 else abandon(self, ticket, now_s))
+    assert broken_promises() & {"permits are conserved", "nothing is left inside"}
+
+
+def test_a_policy_that_reads_an_outage_as_idle_is_found_out(monkeypatch):
+    decide = QueueFirst.decide
+
+    def careless(self, observation):
+        decision = decide(self, observation)
+        blind = all(isinstance(replica.waiting, Unknown) for replica in observation.replicas)
+        if (blind or isinstance(observation.lanes_waiting, Unknown)) and observation.desired > 1:
+            return msgspec.structs.replace(decision, replicas=1)
+        return decision
+
+    monkeypatch.setattr(QueueFirst, "decide", careless)
+    assert "unknown never lowers" in broken_promises()
+
+
+def test_a_stream_that_is_cut_without_a_word_is_found_out(monkeypatch):
+    def silently(self, message):
+        connection = self._connection
+        self._end(Outcome.TRUNCATED, None)
+        connection.write(LAST_CHUNK)
+        connection.finish(False)
+
+    monkeypatch.setattr(Call, "_truncate", silently)
+    assert "no answer lies" in broken_promises()
