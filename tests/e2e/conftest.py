@@ -30,14 +30,14 @@ POLL_S = 0.05
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def fetch(url: str, body: Any = None) -> Any:
+def _fetch(url: str, body: Any = None) -> Any:
     """GET, or POST ``body`` as JSON; the decoded answer."""
     data = None if body is None else json.dumps(body).encode()
     with _DIRECT.open(urllib.request.Request(url, data, {"content-type": "application/json"}), timeout=20) as answer:
         return json.loads(answer.read() or b"null")
 
 
-def wait_until(look: Callable[[], T], what: str, seconds: float = WAIT_S) -> T:
+def _wait_until(look: Callable[[], T], what: str, seconds: float = WAIT_S) -> T:
     """The first true answer of ``look``; refused connections are no answer."""
     give_up_s = time.monotonic() + seconds
     last: object = None
@@ -52,7 +52,7 @@ def wait_until(look: Callable[[], T], what: str, seconds: float = WAIT_S) -> T:
         time.sleep(POLL_S)
 
 
-async def wait_until_async(look: Callable[[], T], what: str, seconds: float = WAIT_S) -> T:
+async def _wait_until_async(look: Callable[[], T], what: str, seconds: float = WAIT_S) -> T:
     """The same beside streams that are being read."""
     give_up_s = time.monotonic() + seconds
     while True:
@@ -91,8 +91,10 @@ class Up:
             (folder / "forebay.yaml").write_text(config)
             config = folder / "forebay.yaml"
         command = [*FOREBAY, "up", "-c", str(config), "--ready-file", str(self.ready_file), "--state", str(self.state), *options]
+        # A temporary folder of its own: what this one announces there is nobody else's, and the other way round.
+        self.environment = {**os.environ, "TMPDIR": str(folder)}
         with self.output.open("wb") as log:
-            self.process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
         self._seen: dict[int, psutil.Process] = {}
         self.gateway = self.admin = ""
 
@@ -106,7 +108,7 @@ class Up:
             assert self.process.poll() is None, f"it ended with {self.process.returncode}:\n{self.logs()}"
             return json.loads(self.ready_file.read_text()) if self.ready_file.exists() else None
 
-        said = wait_until(ready, "the ready file")
+        said = _wait_until(ready, "the ready file")
         assert set(said) == {"gateway", "admin", "pid"}
         assert said["pid"] == self.process.pid
         self.gateway, self.admin = said["gateway"], said["admin"]
@@ -115,7 +117,7 @@ class Up:
     def status(self) -> Any:
         """The admin API's status."""
         self.census()
-        return fetch(f"{self.admin}/v1/status")
+        return _fetch(f"{self.admin}/v1/status")
 
     def pool(self) -> Any:
         """The first pool's status."""
@@ -123,11 +125,11 @@ class Up:
 
     def explain(self) -> Any:
         """Why the first pool is what it is."""
-        return fetch(f"{self.admin}/v1/explain")[0]
+        return _fetch(f"{self.admin}/v1/explain")[0]
 
     def events(self) -> list[Any]:
         """What happened, oldest first."""
-        return fetch(f"{self.admin}/v1/events?limit=1000")
+        return _fetch(f"{self.admin}/v1/events?limit=1000")
 
     def ready(self, count: int, what: str = "") -> Any:
         """Wait until exactly ``count`` replicas are there, all ready; the pool."""
@@ -137,7 +139,7 @@ class Up:
             return pool if pool["replicas"] == {"ready": count} else None
 
         try:
-            return wait_until(look, f"{count} ready replicas {what}")
+            return _wait_until(look, f"{count} ready replicas {what}")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(self.explain(), indent=1)}\n{self.logs()}") from None
 
@@ -215,12 +217,20 @@ class Up:
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def cli(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Another verb over this one."""
-        command = [*FOREBAY, *words, "--state", str(self.state)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, cwd=self.folder)
+        """Another verb, started in the same place by the same user."""
+        command = [*FOREBAY, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False, cwd=self.folder, env=self.environment)
+
+    async def begun(self, client: openai.AsyncOpenAI, count: int, tokens: int) -> list["asyncio.Task[Stream]"]:
+        """``count`` streams of ``tokens`` tokens, each of which has had its first content."""
+        events = [asyncio.Event() for _ in range(count)]
+        streams = [asyncio.create_task(self.stream(client, tokens, event)) for event in events]
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*(event.wait() for event in events))
+        return streams
 
     async def stream(self, client: openai.AsyncOpenAI, tokens: int, begun: asyncio.Event | None = None, **more: Any) -> Stream:
-        """One streamed answer of ``tokens`` tokens, to its end; ``begun`` is set by its first content."""
+        """One streamed answer of ``tokens`` tokens, to its end; ``begun`` is set by its first content, or its end."""
         seen = Stream(tokens)
         try:
             answer = await client.chat.completions.create(
@@ -240,8 +250,10 @@ class Up:
                     seen.finish = choice.finish_reason or seen.finish
                 if begun is not None and seen.chunks:
                     begun.set()
-        except openai.APIError as error:
+        except Exception as error:  # the transport's own errors come as they are, and depend on the client's version
             seen.error = f"{type(error).__name__}: {error}"
+        if begun is not None:
+            begun.set()
         return seen
 
     def client(self, key: str = "sk-demo-interactive") -> openai.AsyncOpenAI:
@@ -280,3 +292,21 @@ def up(tmp_path: Path) -> Iterator[UpFactory]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., Any]:
+    """Waits for the first true answer of a function."""
+    return _wait_until
+
+
+@pytest.fixture(scope="session")
+def wait_until_async() -> Callable[..., Any]:
+    """The same beside streams that are being read."""
+    return _wait_until_async
+
+
+@pytest.fixture(scope="session")
+def fetch() -> Callable[..., Any]:
+    """GETs a URL, or POSTs a value, as JSON."""
+    return _fetch

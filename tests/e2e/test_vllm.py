@@ -199,9 +199,10 @@ def ask(tokens: int, **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": "Say something."}], "max_tokens": tokens, "extra_body": extra, **more}
 
 
-async def streamed(openai: AsyncOpenAI, tokens: int, half: asyncio.Event | None = None) -> Stream:
+async def streamed(openai: AsyncOpenAI, tokens: int, into: list[Stream]) -> Stream:
     """Read one streamed answer to its end; the engine tells each token's id, so tokens are counted and not events."""
     stream = Stream(time.monotonic())
+    into.append(stream)
     try:
         async with await openai.chat.completions.create(**ask(tokens, stream=True, stream_options={"include_usage": True})) as events:
             async for event in events:
@@ -210,18 +211,16 @@ async def streamed(openai: AsyncOpenAI, tokens: int, half: asyncio.Event | None 
                     stream.finish = choice.finish_reason or stream.finish
                 if event.usage is not None:
                     stream.usage_tokens = event.usage.completion_tokens
-                if half is not None and stream.token_ids >= tokens / 2:
-                    half.set()
     except Exception as error:
         stream.error = f"{type(error).__name__}: {error}"
     stream.ended_s = time.monotonic()
     return stream
 
 
-async def streaming(openai: AsyncOpenAI, enough: asyncio.Event, half: asyncio.Event, into: list[Stream]) -> None:
-    """One client that asks again and again, and reads its last answer to the end; ``half`` of its first one is told."""
+async def streaming(openai: AsyncOpenAI, enough: asyncio.Event, into: list[Stream]) -> None:
+    """One client that asks again and again, and reads its last answer to the end."""
     while not enough.is_set():
-        into.append(await streamed(openai, STREAM_TOKENS, half))
+        await streamed(openai, STREAM_TOKENS, into)
 
 
 @contextlib.asynccontextmanager
@@ -298,7 +297,7 @@ async def start(up: Up, story: Story) -> str:
 async def talk(gateway: AsyncOpenAI, story: Story) -> None:
     whole = await gateway.chat.completions.create(**ask(40))
     story.seen["whole"] = (whole.choices[0].finish_reason, whole.usage and whole.usage.completion_tokens)
-    story.seen["streamed"] = await streamed(gateway, 60)
+    story.seen["streamed"] = await streamed(gateway, 60, [])
     text, count = "", 0
     async with await gateway.chat.completions.create(**ask(25, stream=True)) as events:
         async for event in events:
@@ -344,11 +343,11 @@ async def drain(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
     The victim is the replica with the fewest live tokens. The second client begins half an answer after the first, so
     that what runs there still has half an answer to go.
     """
-    enough, half = asyncio.Event(), asyncio.Event()
-    clients = [asyncio.create_task(streaming(gateway, enough, half, story.streams))]
+    enough = asyncio.Event()
+    clients = [asyncio.create_task(streaming(gateway, enough, story.streams))]
 
     async def halfway() -> bool:
-        return half.is_set()
+        return any(stream.token_ids >= STREAM_TOKENS / 2 for stream in story.streams)
 
     async def leaving() -> Any:
         return await up.replicas("draining")
@@ -359,7 +358,7 @@ async def drain(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
     try:
         begun_s = time.monotonic()
         await up.until("half an answer is there", SOON_S, halfway)
-        clients.append(asyncio.create_task(streaming(gateway, enough, half, story.streams)))
+        clients.append(asyncio.create_task(streaming(gateway, enough, story.streams)))
         victim = (await up.until("a replica drains", START_S, leaving))[0]
         drain_s = time.monotonic()
         story.seen["victim"] = victim
@@ -374,19 +373,21 @@ async def drain(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
     story.seen["events"] = await up.admin("/v1/events?limit=1000")
 
 
-async def finish(up: Up, story: Story, gateway: AsyncOpenAI, engine: str) -> None:
+async def finish(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
     """SIGTERM while streams run."""
 
     async def running() -> bool:
-        return gauge(await page(engine), "num_requests_running") >= 2
+        return all(stream.token_ids or stream.error for stream in story.last_streams)
 
-    last = [asyncio.create_task(streamed(gateway, STREAM_TOKENS)) for _ in range(2)]
+    last = [asyncio.create_task(streamed(gateway, STREAM_TOKENS, story.last_streams)) for _ in range(2)]
+    await asyncio.sleep(0)
     await up.until("the last streams run", SOON_S, running)
     up.census()
     story.seen["processes"] = [process.pid for process in up.descendants.values()]
     begun_s = time.monotonic()
     up.process.send_signal(signal.SIGTERM)
-    story.last_streams = await asyncio.gather(*last)
+    story.seen["tokens at SIGTERM"] = [stream.token_ids for stream in story.last_streams]
+    await asyncio.gather(*last)
     story.seen["exit code"] = await asyncio.to_thread(up.process.wait, START_S)
     story.timings_s["SIGTERM with two streams, to the exit"] = time.monotonic() - begun_s
     story.seen["left"] = up.left()
@@ -404,8 +405,7 @@ async def play(up: Up, story: Story, emulator: str) -> None:
         await talk(gateway, story)
         await overload(up, story, engine, emulator)
         await drain(up, story, gateway)
-        survivor = story.seen["replicas at last"][0]["url"]
-        await finish(up, story, gateway, survivor)
+        await finish(up, story, gateway)
 
 
 @pytest.fixture(scope="module")
@@ -475,6 +475,8 @@ def test_a_drain_ends_with_every_stream_complete(story):
 
 
 def test_sigterm_lets_streams_end_and_leaves_no_process(story):
+    assert len(story.last_streams) == 2
+    assert all(0 < tokens < STREAM_TOKENS for tokens in story.seen["tokens at SIGTERM"])
     assert [stream for stream in story.last_streams if not stream.whole(STREAM_TOKENS)] == []
     assert story.seen["exit code"] == 0
     # Two services, and for each of two engines a shim, an API server, an engine core and a worker.

@@ -12,10 +12,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from forebay.adapters.local.logfile import LogFile
+
 LIFELINE = "FOREBAY_LIFELINE_FD"
 BACKOFF_S_MIN = 0.25
 BACKOFF_S_MAX = 10.0
 HEALTHY_AFTER_S = 30.0
+CANNOT_START = 127
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -40,12 +43,16 @@ def become_subreaper() -> None:
 
 
 class Child:
-    """One restartable process; its output goes to a log file of its own."""
+    """One restartable process; its output goes to a bounded log file of its own, ``NAME.log`` in ``log_dir``."""
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], log: Path, lifeline: Lifeline, fds: Sequence[int] = ()) -> None:
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], log_dir: Path, lifeline: Lifeline, fds: Sequence[int] = ()
+    ) -> None:
         self.name = name
         self.pid: int | None = None
-        self.log = log
+        self._log = LogFile(log_dir, name)
+        self.problem = ""
+        """Why it could not be started, in words for people; empty once it could."""
         self.exit_code: int | None = None
         self.restarts = 0
         self._command = [sys.executable, "-m", module, *arguments]
@@ -55,23 +62,35 @@ class Child:
         self._started_s = 0.0
         self._restart_at_s: float | None = None
 
+    @property
+    def log(self) -> Path:
+        """Where its output goes."""
+        return self._log.path
+
     def start(self, now_s: float) -> None:
-        """Start it (again)."""
-        with self.log.open("ab") as log:
-            # In a session of its own: an interrupt at the terminal is the supervisor's to pass on, in order.
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=self._fds,
-                env=self._environment,
-                start_new_session=True,
-            )
-        self.pid = process.pid
-        process.returncode = 0  # reaped by the supervisor's own waitpid
+        """Start it (again). Where the machine refuses (no process, no file), that counts as a start that ended at once."""
         self._started_s = now_s
         self._restart_at_s = None
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as log:
+                # In a session of its own: an interrupt at the terminal is the supervisor's to pass on, in order.
+                process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=self._fds,
+                    env=self._environment,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self.problem = f"{error.filename or self._command[0]}: {error.strerror}"
+            self.ended(CANNOT_START, now_s)
+            return
+        self.problem = ""
+        self.pid = process.pid
+        process.returncode = 0  # reaped by the supervisor's own waitpid
 
     def ended(self, exit_code: int, now_s: float) -> None:
         """It ended; a restart is due after a growing delay."""
@@ -98,12 +117,13 @@ class Child:
             except ProcessLookupError:
                 return
 
-    def tail(self, lines: int = 15) -> str:
-        """The last lines of its log."""
-        try:
-            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-        except OSError:
-            return ""
+    def bound_log(self) -> None:
+        """Move its log aside if it has grown too large."""
+        self._log.bound()
+
+    def tail(self) -> str:
+        """The last words of its log, or why there are none."""
+        return self.problem or self._log.tail()
 
 
 def reap() -> list[tuple[int, int]]:

@@ -4,15 +4,16 @@ import argparse
 import asyncio
 import sys
 
-from forebay.app import config, process, wiring
-from forebay.domain.errors import BadInput
+from forebay.app import process, wiring
+from forebay.app.files import saved_spec
 
 
 async def _main(arguments: argparse.Namespace) -> int:
-    spec = config.load(arguments.config)
+    spec = saved_spec(arguments.spec)
     stop = process.stop_event()
     process.end_with_the_lifeline()
-    system = await wiring.controller(spec, arguments.state, arguments.speed, process.lifeline_fd())
+    clock = process.world_clock(arguments)
+    system = await wiring.controller(spec, arguments.state, clock, process.lifeline_fd())
     try:
         await system.channel.start_on(process.inherited(arguments.channel_fd))
         await system.admin.start_on(process.inherited(arguments.admin_fd))
@@ -33,8 +34,6 @@ async def _main(arguments: argparse.Namespace) -> int:
 def main() -> int:
     """Parse arguments and run; the exit code."""
     arguments = process.parser("controller", ("channel", "admin")).parse_args()
-    if arguments.speed <= 0:
-        raise BadInput(f"--speed: found {arguments.speed}; allowed: a number above 0")
     return process.run(lambda: _main(arguments))
 
 

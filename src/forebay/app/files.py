@@ -51,6 +51,12 @@ def write_value(path: Path, value: msgspec.Struct) -> None:
     write_whole(path, msgspec.json.encode(value) + b"\n")
 
 
+def check_ready_file(path: Path | None) -> None:
+    """Raises BadInput, before anything starts, where a ready file could not be left at ``path``."""
+    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+        raise BadInput(f"--ready-file: found {str(path)!r}; allowed: a file in a folder that exists")
+
+
 def state_folder(path: Path) -> Path:
     """``path`` as a folder that can be written to; raises BadInput where it can't."""
     try:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from forebay.app import config, process, wiring
-from forebay.app.files import write_value
+from forebay.adapters.clock import LoopClock
+from forebay.app import config, gateway_wiring, listening, process
+from forebay.app.files import check_ready_file, saved_spec, write_value
 from forebay.domain.errors import BadInput
 from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
@@ -27,12 +28,12 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 async def _under_supervisor(arguments: argparse.Namespace) -> int:
-    spec = config.load(arguments.config)
+    spec = saved_spec(arguments.spec)
     stop = process.stop_event()
     process.end_with_the_lifeline()
     host, _, port = arguments.channel.rpartition(":")
-    system = wiring.gateway(spec, arguments.speed, NAME)
-    link = wiring.gateway_link(system, host, int(port))
+    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME)
+    link = gateway_wiring.gateway_link(system, host, int(port))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
     linking = asyncio.create_task(link.run(), name="link")
@@ -61,13 +62,12 @@ def main() -> int:
     return process.run(lambda: _under_supervisor(parsed))
 
 
-async def _standalone(spec: Spec, listening: socket.socket, ready_file: Path | None) -> int:
+async def _standalone(spec: Spec, opened: socket.socket, ready_file: Path | None) -> int:
     stop = process.stop_event()
-    system = wiring.gateway(spec, spec.speed, NAME)
+    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME)
     system.gateway.apply(static_roster(spec))
-    await system.gateway.start_on(listening)
-    host, port = listening.getsockname()[:2]
-    url = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+    await system.gateway.start_on(opened)
+    url = listening.url(opened)
     if ready_file is not None:
         write_value(ready_file, Ready(url, os.getpid()))
     print(f"forebay: gateway {url}", file=sys.stderr, flush=True)
@@ -85,15 +85,11 @@ def standalone(path: Path, *, host: str | None = None, port: int | None = None, 
             f"{path}: pools {', '.join(starting)} start their engines, which `forebay gateway` does not do; "
             "give them `attach: [http://host:port]`, or use `forebay up`"
         )
+    check_ready_file(ready_file)
     listen = Listen(host or spec.gateway.host, spec.gateway.port if port is None else port)
-    try:
-        listening = socket.create_server((listen.host, listen.port), backlog=1024)
-    except OSError as error:
-        raise BadInput(
-            f"can't listen on {listen.host}:{listen.port} ({error.strerror}); name another with --port, or 0 for a free one"
-        ) from None
-    listening.setblocking(False)
-    return process.run(lambda: _standalone(spec, listening, ready_file))
+    opened = listening.opened("--port" if port is not None else "gateway", listen)
+    opened.setblocking(False)
+    return process.run(lambda: _standalone(spec, opened, ready_file))
 
 
 if __name__ == "__main__":

@@ -13,19 +13,28 @@ from typing import Any
 
 import uvloop
 
+from forebay.adapters.clock import LoopClock
 from forebay.app.children import LIFELINE
 from forebay.domain.errors import ForebayError
 
 
 def parser(name: str, sockets: tuple[str, ...]) -> argparse.ArgumentParser:
-    """Arguments that the supervisor passes: configuration, speed, state folder and listening sockets."""
+    """Arguments that the supervisor passes: the spec, the world's clock, state folder and listening sockets."""
     arguments = argparse.ArgumentParser(f"forebay {name}")
-    arguments.add_argument("--config", type=Path, required=True)
+    arguments.add_argument("--spec", type=Path, required=True)
     arguments.add_argument("--speed", type=float, default=1.0)
+    arguments.add_argument("--wall-offset", type=float, help="Unix time in the world when its seconds were 0; default: the real clock's")
     arguments.add_argument("--state", type=Path, required=True)
     for one in sockets:
         arguments.add_argument(f"--{one}-fd", type=int, required=True)
     return arguments
+
+
+def world_clock(arguments: argparse.Namespace) -> LoopClock:
+    """The clock that the supervisor's ``arguments`` describe; call it inside the running loop."""
+    offset_s = arguments.wall_offset
+    now_s = asyncio.get_running_loop().time() * arguments.speed
+    return LoopClock(arguments.speed, None if offset_s is None else offset_s + now_s)
 
 
 def inherited(file_descriptor: int) -> socket.socket:

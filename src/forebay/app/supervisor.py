@@ -5,48 +5,60 @@ with the engines. The sockets are opened here once and handed down, so addresses
 connect meanwhile wait instead of being refused.
 """
 
+import contextlib
 import fcntl
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from forebay.app import config
+from forebay.app import config, listening
 from forebay.app.children import Child, Lifeline, become_subreaper, reap
-from forebay.app.files import RUNNING_FILE, Running, state_folder, write_value
+from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
 
 POLL_S = 0.05
+LOG_LOOK_EVERY_S = 5.0
 STARTS_FAILED_MAX = 5
 STOP_MARGIN_S = 30.0
-BACKLOG = 1024
+ORPHANS_S_MAX = 10.0
+"""How long the end waits for processes that only the lifeline ends."""
+SPEED_MIN, SPEED_MAX = 0.01, 1000.0
 
 
 class Supervisor:
     """The processes of one `forebay up`."""
 
-    def __init__(self, path: Path, spec: Spec, speed: float, state: Path) -> None:
+    def __init__(self, spec: Spec, speed: float, state: Path) -> None:
+        """Takes the state folder's lock and every address; raises BadInput, with nothing taken, where one of them is in use."""
         self.spec = spec
         self.speed = speed
         self.state = state
-        self._lock = _lock(state)
-        self.sockets = {name: _listen(name, listen) for name, listen in _listeners(spec).items()}
-        self.lifeline = Lifeline()
         self.stopping = 0
-        common = ["--config", str(path.resolve()), "--speed", str(speed), "--state", str(state)]
+        self._looked_at_logs_s = 0.0
+        self._announcement: Path | None = None
+        with contextlib.ExitStack() as taken:
+            self._lock = taken.enter_context(_lock(state))
+            self.sockets = {name: taken.enter_context(listening.opened(name, listen)) for name, listen in _listeners(spec).items()}
+            spec_file = save_spec(spec, state)
+            self.lifeline = Lifeline()
+            taken.pop_all()
+        common = ["--spec", str(spec_file), "--speed", str(speed), "--state", str(state)]
+        if speed != 1.0:
+            # Times of an accelerated world go on from one process to the next; those of the real one are set by the real clock.
+            common.append(f"--wall-offset={time.time() - time.monotonic() * speed!r}")
         self.controller = self._child("controller", common, ("channel", "admin"))
-        self.gateway = self._child("gateway", common, ("gateway",), extra=("--channel", _address(self.sockets["channel"])))
+        self.gateway = self._child("gateway", common, ("gateway",), extra=("--channel", listening.address(self.sockets["channel"])))
 
     def _child(self, name: str, common: list[str], sockets: tuple[str, ...], extra: tuple[str, ...] = ()) -> Child:
         arguments = [*common, *extra]
         for socket_name in sockets:
             arguments += [f"--{socket_name}-fd", str(self.sockets[socket_name].fileno())]
-        log = self.state / "logs" / f"{name}.log"
-        return Child(name, f"forebay.app.{name}_main", arguments, log, self.lifeline, [self.sockets[one].fileno() for one in sockets])
+        fds = [self.sockets[one].fileno() for one in sockets]
+        return Child(name, f"forebay.app.{name}_main", arguments, self.state / "logs", self.lifeline, fds)
 
     @property
     def children(self) -> tuple[Child, ...]:
@@ -55,8 +67,10 @@ class Supervisor:
 
     def run(self, ready_file: Path | None) -> int:
         """Start, say so, supervise until told to stop; the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told_to_stop)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # A terminal that closes ends us in order too, unless `nohup` was asked for.
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._told_to_stop)
         become_subreaper()
         for marker in ("gateway.ready", RUNNING_FILE):
             (self.state / marker).unlink(missing_ok=True)
@@ -69,8 +83,13 @@ class Supervisor:
             self._stop()
             return 0
         finally:
-            (self.state / RUNNING_FILE).unlink(missing_ok=True)
+            for note in (self.state / RUNNING_FILE, self._announcement):
+                if note is not None:
+                    note.unlink(missing_ok=True)
             self.lifeline.close()
+            self._until_alone()
+            for opened in self.sockets.values():
+                opened.close()
             self._lock.close()
 
     def _told_to_stop(self, *_: Any) -> None:
@@ -83,11 +102,22 @@ class Supervisor:
                 if child.pid == pid:
                     child.ended(exit_code, now_s)
                     if not self.stopping:
-                        print(f"forebay: the {child.name} ended with {exit_code}; starting it again (log: {child.log})", file=sys.stderr)
+                        _say(f"the {child.name} ended with {exit_code}; starting it again (log: {child.log})")
         if not self.stopping:
             for child in self.children:
                 child.restart_if_due(now_s)
+        if now_s - self._looked_at_logs_s >= LOG_LOOK_EVERY_S:
+            self._looked_at_logs_s = now_s
+            for child in self.children:
+                child.bound_log()
         time.sleep(POLL_S)
+
+    def _until_alone(self) -> None:
+        """Until every process below has ended: the lifeline is closed, and orphans are ours to reap."""
+        deadline_s = time.monotonic() + ORPHANS_S_MAX
+        while _has_children() and time.monotonic() < deadline_s:
+            reap()
+            time.sleep(POLL_S)
 
     def _until_ready(self, ready_file: Path | None) -> None:
         marker = self.state / "gateway.ready"
@@ -99,22 +129,21 @@ class Supervisor:
                 if child.restarts >= STARTS_FAILED_MAX:
                     self.stopping = 1
                     self._stop()
-                    raise ForebayError(
-                        f"the {child.name} does not start (exit code {child.exit_code}); the end of {child.log}:\n{child.tail()}"
-                    )
-        running = Running(_url(self.sockets["gateway"]), _url(self.sockets["admin"]), os.getpid())
+                    raise ForebayError(f"the {child.name} does not start (exit code {child.exit_code}); {child.log} ends: {child.tail()}")
+        running = Running(listening.url(self.sockets["gateway"]), listening.url(self.sockets["admin"]), os.getpid())
         write_value(self.state / RUNNING_FILE, running)
         if ready_file is not None:
             write_value(ready_file, running)
-        print(
-            f"forebay: ready\n  gateway {running.gateway}\n  admin   {running.admin}\n  state   {self.state}", file=sys.stderr, flush=True
-        )
+        self._announcement = announce(self.state, running)
+        _say(f"ready\n  gateway {running.gateway}\n  admin   {running.admin}\n  state   {self.state}")
 
     def _stop(self) -> None:
         """The gateway first, so that streams finish while their engines live; then the controller with its engines."""
         self.sockets["gateway"].close()
-        drain_s = self.spec.limits.drain_s + STOP_MARGIN_S
-        for child, patience_s in ((self.gateway, drain_s), (self.controller, STOP_MARGIN_S + _grace_s(self.spec))):
+        _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
+        drain_s = self.spec.limits.drain_s / self.speed + STOP_MARGIN_S
+        grace_s = _grace_s(self.spec) / min(self.speed, 1.0) + STOP_MARGIN_S
+        for child, patience_s in ((self.gateway, drain_s), (self.controller, grace_s)):
             child.signal(signal.SIGTERM)
             deadline_s = time.monotonic() + patience_s
             while child.pid is not None and time.monotonic() < deadline_s and self.stopping < 2:
@@ -127,42 +156,42 @@ class Supervisor:
 def up(path: Path, *, ready_file: Path | None = None, speed: float | None = None, state_dir: Path | None = None) -> int:
     """Run everything in the configuration at ``path`` until told to stop; the exit code. Raises BadInput before anything starts."""
     spec = config.load(path)
-    if ready_file is not None and not ready_file.resolve().parent.is_dir():
-        raise BadInput(f"--ready-file: the folder of {ready_file} is not there")
+    used_speed = spec.speed if speed is None else speed
+    if not SPEED_MIN <= used_speed <= SPEED_MAX:
+        raise BadInput(f"--speed: found {used_speed:g}; allowed: a number from {SPEED_MIN:g} to {SPEED_MAX:g}")
+    check_ready_file(ready_file)
     state = state_folder((state_dir or path.resolve().parent / spec.state_dir).resolve())
-    return Supervisor(path, spec, spec.speed if speed is None else speed, state).run(ready_file)
+    return Supervisor(spec, used_speed, state).run(ready_file)
 
 
 def _listeners(spec: Spec) -> dict[str, Listen]:
     return {"gateway": spec.gateway, "admin": spec.admin, "channel": Listen("127.0.0.1", 0)}
 
 
-def _listen(name: str, listen: Listen) -> socket.socket:
+def _say(words: str) -> None:
+    """To whoever started us; a terminal that is gone is no reason to end."""
+    with contextlib.suppress(OSError):
+        print(f"forebay: {words}", file=sys.stderr, flush=True)
+
+
+def _has_children() -> bool:
     try:
-        return socket.create_server((listen.host, listen.port), backlog=BACKLOG)
-    except OSError as error:
-        raise BadInput(
-            f"{name}: can't listen on {listen.host}:{listen.port} ({error.strerror}); name another address, or port 0 for a free one"
-        ) from None
-
-
-def _address(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"{host}:{port}"
-
-
-def _url(listening: socket.socket) -> str:
-    host, port = listening.getsockname()[:2]
-    return f"http://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{port}"
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _grace_s(spec: Spec) -> float:
     return max((2 * pool.engine.stop_grace_s for pool in spec.pools), default=0.0)
 
 
-def _lock(state: Path) -> Any:
+def _lock(state: Path) -> IO[str]:
     """The state folder's lock: two fleets with the same names would stop each other's engines."""
-    held = (state / "lock").open("w")
+    try:
+        held = (state / "lock").open("w")
+    except OSError as error:
+        raise BadInput(f"state: can't write {state / 'lock'} ({error.strerror}); name another folder with --state") from None
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where parts meet: the controller's system and the gateway's, built from a Spec. Nothing else constructs adapters.
+"""Where parts meet: the controller's system, built from a Spec (`app.gateway_wiring`: the gateway's). Nothing else constructs adapters.
 
 `app.world` builds the same services over a simulated world; what differs between the two is only what is passed in.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from forebay.adapters.clock import LoopClock, RandomIds
+from forebay.adapters.clock import LoopClock
 from forebay.adapters.local import AttachedFleet, CompositeFleet, LocalFleet
 from forebay.adapters.log import LogSink
 from forebay.adapters.scrape import ScrapeSource
@@ -26,8 +26,6 @@ from forebay.controller.sturdy import SturdyStore
 from forebay.domain.events import Event
 from forebay.domain.roster import Capacity
 from forebay.domain.signal import Known
-from forebay.gateway.link import Link
-from forebay.gateway.service import Gateway
 from forebay.ports import Clock, EngineSignals, EventSink, Fleet, SignalSource, Store
 from forebay.scaling.capacity import pool_capacity
 from forebay.scaling.policy import QueueFirst
@@ -96,9 +94,8 @@ class ControllerSystem(msgspec.Struct):
         self.store.close()
 
 
-async def controller(spec: Spec, state: Path, speed: float, lifeline_fd: int | None) -> ControllerSystem:
+async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int | None) -> ControllerSystem:
     """Build the controller's process and adopt what an earlier one left running."""
-    clock = LoopClock(speed)
     store = SqliteStore(state / STORE_FILE)
     chance = random.Random(secrets.randbits(64))
     log = LogSink()
@@ -112,25 +109,3 @@ async def controller(spec: Spec, state: Path, speed: float, lifeline_fd: int | N
     control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink)
     channel = Channel(control.hear, control.lost)
     return ControllerSystem(control, channel, AdminServer(Reports(control, sturdy, clock)), fleet, store, upstream, webhook)
-
-
-class GatewaySystem(msgspec.Struct):
-    """The gateway's process, joined."""
-
-    gateway: Gateway
-    upstream: HttpUpstream
-    clock: LoopClock
-    sink: LogSink
-    chance: random.Random
-
-
-def gateway(spec: Spec, speed: float, name: str) -> GatewaySystem:
-    """Build the gateway's process."""
-    clock, upstream, sink = LoopClock(speed), HttpUpstream(), LogSink()
-    chance = random.Random(secrets.randbits(64))
-    return GatewaySystem(Gateway(spec, clock, RandomIds(), upstream, chance, sink, name), upstream, clock, sink, chance)
-
-
-def gateway_link(system: GatewaySystem, host: str, port: int) -> Link:
-    """The gateway's connection to its controller."""
-    return Link(system.gateway, system.clock, system.chance, system.sink, host, port)

@@ -1,6 +1,5 @@
-"""How verbs find and ask a running Forebay: by address, or by the file that `forebay up` leaves in its state folder."""
+"""How verbs find and ask a running Forebay: by address, by its state folder, or by being the only one on this machine."""
 
-import json
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -9,33 +8,58 @@ from typing import TypeVar
 
 import msgspec
 
-from forebay.app.files import RUNNING_FILE
+from forebay.app.files import RUNNING_FILE, Running, announced
 from forebay.domain.errors import BadInput, ForebayError
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 * 2**20
+ERROR_BYTES_MAX = 65_536
+DEFAULT_STATE = ".forebay"
+
+# Proxies are for the world outside; the admin API is on this machine or in this network.
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class NotRunning(ForebayError):
     """Forebay does not answer."""
 
 
-def admin_url(admin: str | None, state_dir: str) -> str:
-    """The admin address: ``admin`` as given, else from ``state_dir``; raises NotRunning where there is none."""
+class _Refusal(msgspec.Struct):
+    """The admin API's words about a bad question."""
+
+    error: str
+
+
+def admin_url(admin: str | None, state_dir: str | None) -> str:
+    """The admin address: ``admin`` as given, or of the `forebay up` in ``state_dir``; without either, in ``.forebay`` here or the only
+    one on this machine. Raises NotRunning where there is none, BadInput for an address that is none."""
     if admin:
         if not admin.startswith(("http://", "https://")):
             raise BadInput(f"--admin: found {admin!r}; allowed: a URL such as http://127.0.0.1:8081")
         return admin.rstrip("/")
-    running = Path(state_dir) / RUNNING_FILE
+    running = Path(state_dir or DEFAULT_STATE) / RUNNING_FILE
     try:
-        return str(json.loads(running.read_text())["admin"])
+        return msgspec.json.decode(running.read_bytes(), type=Running).admin
     except FileNotFoundError:
+        if state_dir is None:
+            return _only_one(running)
+        raise NotRunning(f"no Forebay runs in {state_dir} ({running} is not there); start one with `forebay up -c FILE`") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise NotRunning(f"{running} can't be read ({error}); name the admin address with --admin URL") from None
+
+
+def _only_one(looked_at: Path) -> str:
+    found = announced()
+    if not found:
         raise NotRunning(
-            f"no running Forebay found ({running} is not there); start one with `forebay up -c FILE`, or name it with --admin URL"
-        ) from None
-    except (ValueError, KeyError):
-        raise NotRunning(f"{running} is not readable; name the admin address with --admin URL") from None
+            f"no running Forebay found ({looked_at} is not there, and none was announced on this machine); "
+            "start one with `forebay up -c FILE`, or name it with --admin URL"
+        )
+    if len(found) > 1:
+        states = ", ".join(f"--state {one.state}" for one in found)
+        raise BadInput(f"{len(found)} Forebays run on this machine; say which: {states}")
+    return found[0].running.admin
 
 
 def ask(base_url: str, path: str, query: dict[str, str], kind: type[T]) -> T:
@@ -44,13 +68,22 @@ def ask(base_url: str, path: str, query: dict[str, str], kind: type[T]) -> T:
     if query:
         url += "?" + urllib.parse.urlencode(query)
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+        with _DIRECT.open(url, timeout=TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(ANSWER_BYTES_MAX), type=kind)
     except urllib.error.HTTPError as error:
-        said = error.read(65536)
-        try:
-            raise BadInput(str(json.loads(said)["error"])) from None
-        except (ValueError, KeyError):
-            raise NotRunning(f"{url} answered {error.code}") from None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise NotRunning(f"no answer from {base_url} ({error}); is `forebay up` running?") from None
+        with error:
+            raise _refused(url, error.code, error.read(ERROR_BYTES_MAX)) from None
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        why = getattr(error, "reason", error)
+        raise NotRunning(
+            f"no answer from {base_url} that makes sense ({why}); is `forebay up` running, and is this its admin address?"
+        ) from None
+
+
+def _refused(url: str, status: int, body: bytes) -> ForebayError:
+    try:
+        if status == 400:
+            return BadInput(msgspec.json.decode(body, type=_Refusal).error)
+    except msgspec.MsgspecError:
+        pass
+    return NotRunning(f"{url} answered {status}; is this the admin address of a Forebay?")

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from forebay.app.demo import show
 from forebay.cli import output
 
 
@@ -21,6 +20,8 @@ def command(
     Real HTTP, real processes, emulated engines, twenty times as fast as life: a morning climbs from 100 to 400 requests
     a minute in ten minutes, while a replica needs five minutes to start.
     """
+    from forebay.app.demo import show  # draws pictures: nothing that another verb should wait for
+
     summary = show.run(out, seed, json == "-")
     if json is not None:
         output.write_json(summary, json)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from forebay.cli import admin_client, output
@@ -14,12 +15,17 @@ def command(
     pool: Annotated[str | None, typer.Option(help="Only this pool.")] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="A past time (ISO, such as 2026-11-29T08:00:00Z). Default: now.")] = None,
     admin: Annotated[str | None, typer.Option(help="Admin address. Default: found in the state folder.")] = None,
-    state: Annotated[str, typer.Option(help="State folder of `forebay up`.")] = ".forebay",
+    state: Annotated[
+        str | None,
+        typer.Option(help="State folder of `forebay up`. Default: .forebay here, else the only one that runs.", show_default=False),
+    ] = None,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write JSON to PATH (- for stdout).")] = None,
 ) -> None:
     """Say why a pool has (or had) the replicas it has.
 
     Each decision was made of named terms: floors, triggers, holds and caps. The one marked with an arrow decided.
+
+    Example: `forebay explain --pool chat --at 2026-11-29T08:00:00Z` for this morning at eight.
     """
     query = {name: value for name, value in (("pool", pool), ("at", at)) if value is not None}
     found = admin_client.ask(admin_client.admin_url(admin, state), "/v1/explain", query, list[Explanation])
@@ -30,7 +36,7 @@ def command(
     for row in found:
         console.print(render(row))
         for alert in row.alerts:
-            console.print(f"[bold red]! {alert.kind}[/bold red] {alert.message}")
+            console.print(f"[bold red]! {alert.kind}[/bold red] {escape(alert.message)}")
 
 
 def render(found: Explanation) -> Table:
@@ -43,5 +49,5 @@ def render(found: Explanation) -> Table:
     table.add_column("because")
     for term in found.terms:
         style = "bold" if term.binding else ""
-        table.add_row("→" if term.binding else "", term.name, term.kind, str(term.replicas), term.because, style=style)
+        table.add_row("→" if term.binding else "", term.name, term.kind, str(term.replicas), escape(term.because), style=style)
     return table

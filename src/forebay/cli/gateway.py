@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from forebay.app import gateway_main
-
 
 def command(
     config: Annotated[Path, typer.Option("-c", "--config", help="A configuration whose pools attach to URLs.")],
@@ -17,5 +15,9 @@ def command(
     """Queue, admit and relay in front of engines that already run; nothing is scaled.
 
     The first thing to try on an existing vLLM: put its address under `attach:` and point your client here.
+
+    Example: `forebay gateway -c examples/attach.yaml --port 8080`.
     """
+    from forebay.app import gateway_main
+
     raise typer.Exit(gateway_main.standalone(config, host=host, port=port, ready_file=ready_file))

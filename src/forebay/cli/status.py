@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -21,7 +22,10 @@ def command(
     admin: Annotated[
         str | None, typer.Option(help="Admin address, such as http://127.0.0.1:8081. Default: found in the state folder.")
     ] = None,
-    state: Annotated[str, typer.Option(help="State folder of `forebay up`.")] = ".forebay",
+    state: Annotated[
+        str | None,
+        typer.Option(help="State folder of `forebay up`. Default: .forebay here, else the only one that runs.", show_default=False),
+    ] = None,
     watch: Annotated[
         bool | None, typer.Option("--watch/--once", help="Refresh until interrupted. Default: when stdout is a terminal.")
     ] = None,
@@ -31,6 +35,8 @@ def command(
     """Show pools, replicas by state, what waits, and which term binds.
 
     A reading that is not known is shown as a dash with its reason: Forebay never turns "unknown" into a number.
+
+    Example: `forebay status` beside a running `forebay up`; for scripts `forebay status --json - | jq '.pools[].replicas'`.
     """
     url = admin_client.admin_url(admin, state)
     found = admin_client.ask(url, "/v1/status", {}, Status)
@@ -60,6 +66,7 @@ def render(found: Status) -> RenderableType:
     parts: list[RenderableType] = [table, _replicas(found)]
     for pool in found.pools:
         parts += [Text(f"! {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
+    parts += [Text(f"! {problem}", style="bold red") for problem in found.problems]
     silent = [name for name, state in found.gateways.items() if state != "ok"]
     if silent:
         parts.append(Text(f"! silent gateways: {', '.join(silent)}", style="bold red"))
@@ -69,13 +76,13 @@ def render(found: Status) -> RenderableType:
 def _row(pool: PoolStatus) -> list[str]:
     states = ", ".join(f"{pool.replicas[state]} {state}" for state in STATE_ORDER if pool.replicas.get(state))
     return [
-        f"{pool.pool}\n[dim]{pool.model}[/dim]",
+        f"{pool.pool}\n[dim]{escape(pool.model)}[/dim]",
         str(pool.desired),
         states or "none",
         _number(pool, "lanes_waiting", pool.waiting, "{:.0f}"),
         _number(pool, "arrival_per_s", pool.arrival_per_min, "{:.0f}"),
         _number(pool, "ttft_attainment", None if pool.ttft_attainment is None else 100 * pool.ttft_attainment, "{:.1f}%"),
-        f"[bold]{pool.binding}[/bold] {pool.because}",
+        f"[bold]{pool.binding}[/bold] {escape(pool.because)}",
         f"{pool.cost_usd:.2f}",
     ]
 
@@ -92,7 +99,7 @@ def _replicas(found: Status) -> Table:
         for row in pool.detail:
             table.add_row(
                 row.id,
-                row.state + (f" [red]{row.problem}[/red]" if row.problem else ""),
+                row.state + (f" [red]{escape(row.problem)}[/red]" if row.problem else ""),
                 format_duration(row.for_s),
                 "–" if row.streams is None else str(row.streams),
                 "–" if row.kv_usage is None else f"{100 * row.kv_usage:.0f}%",

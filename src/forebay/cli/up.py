@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from forebay.app import supervisor
-
 
 def command(
     config: Annotated[Path, typer.Option("-c", "--config", help="The configuration, such as examples/quickstart.yaml.")],
@@ -19,5 +17,9 @@ def command(
     """Start everything in the configuration and serve until SIGTERM, which drains and exits 0.
 
     Nothing is started unless the whole configuration is right. Look on with `forebay status` and `forebay explain`.
+
+    Example: `forebay up -c examples/quickstart.yaml` needs no GPU and prints the address for any OpenAI client.
     """
+    from forebay.app import supervisor
+
     raise typer.Exit(supervisor.up(config, ready_file=ready_file, speed=speed, state_dir=state))

@@ -1,14 +1,16 @@
 """`forebay world`: the live system in simulated worlds, faults from a seed."""
 
 from concurrent.futures import ProcessPoolExecutor
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from forebay.app.world.run import Verdict, judge
 from forebay.cli import output
+
+if TYPE_CHECKING:
+    from forebay.app.world.run import Verdict
 
 
 def command(
@@ -22,6 +24,8 @@ def command(
 
     Exit code 1 if any promise was broken: no answer lies, no permit leaks, no drain cuts a stream, Unknown never lowers.
     """
+    from forebay.app.world.run import judge  # the whole system: nothing that another verb should wait for
+
     console = Console(stderr=True)
     if seed is not None:
         verdicts = [judge(seed)]
@@ -43,7 +47,9 @@ def command(
         raise typer.Exit(1)
 
 
-def _judge_all(seeds: range, jobs: int, console: Console) -> list[Verdict]:
+def _judge_all(seeds: range, jobs: int, console: Console) -> "list[Verdict]":
+    from forebay.app.world.run import judge
+
     with Progress(console=console, transient=True) as progress, ProcessPoolExecutor(min(jobs, len(seeds))) as pool:
         task = progress.add_task("worlds", total=len(seeds))
         verdicts = []

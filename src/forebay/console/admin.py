@@ -61,8 +61,8 @@ def application(source: Source) -> Starlette:
 
     async def events(request: Request) -> Response:
         text = request.query_params.get("limit", "100")
-        if not text.isdigit() or not 1 <= int(text) <= EVENTS_MAX:
-            return _json({"error": f"limit: found {text!r}; allowed: a whole number from 1 to {EVENTS_MAX}"}, 400)
+        if not text.isdecimal() or len(text) > len(str(EVENTS_MAX)) or not 1 <= int(text) <= EVENTS_MAX:
+            return _json({"error": f"limit: found {text[:100]!r}; allowed: a whole number from 1 to {EVENTS_MAX}"}, 400)
         return _json(source.recent_events(int(text)))
 
     async def metrics(_: Request) -> Response:

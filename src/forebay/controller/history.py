@@ -26,9 +26,11 @@ class ColdStarts:
             saved = store.get(f"cold_starts/{pool}")
             past = msgspec.json.decode(saved, type=list[float]) if saved else []
             self._measured[pool] = deque(past, maxlen=COLD_STARTS_MAX)
+        self._first = True
 
     def take(self, views: Iterable[ReplicaView]) -> None:
-        """Note those replicas that have become ready since the last call."""
+        """Note those replicas that have become ready since the last call (an earlier controller's too)."""
+        first, self._first = self._first, False
         present: set[tuple[str, float]] = set()
         for view in views:
             cold_start_s = view.cold_start_s
@@ -36,7 +38,9 @@ class ColdStarts:
                 continue
             key = (view.id, cold_start_s)
             present.add(key)
-            if key not in self._seen and view.pool in self._measured:
+            # What an adopted replica took was noted by the controller that saw it start: the very same number.
+            noted = key in self._seen or (first and cold_start_s in self._measured.get(view.pool, ()))
+            if not noted and view.pool in self._measured:
                 self._measured[view.pool].append(cold_start_s)
                 self._store.put(f"cold_starts/{view.pool}", msgspec.json.encode(list(self._measured[view.pool])))
         self._seen = present

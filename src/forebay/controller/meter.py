@@ -7,10 +7,15 @@ import msgspec
 from forebay.domain.replica import ReplicaState, ReplicaView
 from forebay.ports import Store
 
-KEY = "gpu_seconds"
+KEY = "gpu_meter"
 COUNTED = frozenset(set(ReplicaState) - {ReplicaState.STOPPED})
-GAP_S_MAX = 60.0
-"""A controller that was away longer than this does not know what ran meanwhile, and counts this much."""
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What a restart must not forget: totals by pool and state, and until when they count (world seconds)."""
+
+    gpu_seconds: dict[str, dict[str, float]] = {}
+    counted_s: float | None = None
 
 
 class Meter:
@@ -20,21 +25,26 @@ class Meter:
         self._store = store
         self._gpus = gpus
         saved = store.get(KEY)
-        self.gpu_seconds: dict[str, dict[str, float]] = msgspec.json.decode(saved, type=dict[str, dict[str, float]]) if saved else {}
-        self._counted_s: float | None = None
+        past = msgspec.json.decode(saved, type=Saved) if saved else Saved()
+        self.gpu_seconds = past.gpu_seconds
+        self._counted_s = past.counted_s
 
     def count(self, views: Iterable[ReplicaView], now_s: float) -> None:
-        """Charge the time since the last call to the states that the replicas are in now."""
-        elapsed_s = 0.0 if self._counted_s is None else min(GAP_S_MAX, max(0.0, now_s - self._counted_s))
+        """Charge the time since the last call to the states that the replicas are in now.
+
+        The time between two controllers is charged as well: a replica that was asked for before it has run throughout.
+        """
+        elapsed_s = 0.0 if self._counted_s is None else max(0.0, now_s - self._counted_s)
         self._counted_s = now_s
         for view in views:
-            if view.state in COUNTED and elapsed_s:
+            charged_s = min(elapsed_s, max(0.0, now_s - view.requested_s))
+            if view.state in COUNTED and charged_s:
                 by_state = self.gpu_seconds.setdefault(view.pool, {})
-                by_state[view.state] = by_state.get(view.state, 0.0) + elapsed_s * self._gpus.get(view.pool, 1)
+                by_state[view.state] = by_state.get(view.state, 0.0) + charged_s * self._gpus.get(view.pool, 1)
 
     def save(self) -> None:
         """Make the totals durable."""
-        self._store.put(KEY, msgspec.json.encode(self.gpu_seconds))
+        self._store.put(KEY, msgspec.json.encode(Saved(self.gpu_seconds, self._counted_s)))
 
     def gpu_hours(self, pool: str) -> float:
         """GPU-hours of ``pool`` so far."""

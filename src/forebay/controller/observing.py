@@ -11,6 +11,8 @@ from forebay.domain.signal import Known, Signal, Unknown, fresh
 from forebay.ports import EngineSignals
 
 OVERDUE_FACTOR = 1.5
+OVERDUE_S_MIN = 30.0
+"""A start is late by so many seconds at least: of short starts, the larger part is how busy the machine is."""
 SIGNAL_AGE_S_MAX = 15.0
 
 
@@ -72,7 +74,7 @@ def _replica(
         kv_usage=_net_kv(fresh(signals.kv_usage, now_s, SIGNAL_AGE_S_MAX), preemptible, facts.kv_tokens),
         live_tokens=live,
         expected_ready_s=expected_ready_s,
-        overdue=pending and now_s - begun_s > OVERDUE_FACTOR * cold_start_s,
+        overdue=pending and now_s - begun_s > max(OVERDUE_FACTOR * cold_start_s, cold_start_s + OVERDUE_S_MIN),
     )
 
 

@@ -8,12 +8,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from forebay.controller.service import Controller
 from forebay.controller.status import Explanation, PoolStatus, ReplicaStatus, Status, explanation
+from forebay.controller.sturdy import SturdyStore
 from forebay.controller.ward import Ward
 from forebay.domain.errors import BadInput
 from forebay.domain.events import Event
 from forebay.domain.replica import ReplicaState
 from forebay.domain.signal import Known, Signal, Unknown
-from forebay.ports import Clock, EngineSignals, Store
+from forebay.ports import Clock, EngineSignals
 from forebay.scaling import explain
 
 SECONDS_PER_MIN = 60.0
@@ -28,20 +29,21 @@ def from_iso(text: str) -> float:
     """Unix time of an ISO time (without an offset: UTC); raises BadInput that says what is allowed."""
     try:
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        raise BadInput(f"at: found {text!r}; allowed: an ISO time such as 2026-11-29T08:00:00Z") from None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        # By way of UTC: an offset can lead out of the calendar at both its ends.
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).timestamp()
+    except (ValueError, OverflowError):
+        raise BadInput(f"at: found {text[:100]!r}; allowed: an ISO time such as 2026-11-29T08:00:00Z") from None
 
 
 class Reports:
     """`Source` of the admin API over a live controller."""
 
-    def __init__(self, controller: Controller, store: Store, clock: Clock) -> None:
+    def __init__(self, controller: Controller, store: SturdyStore, clock: Clock) -> None:
         self._controller = controller
         self._store = store
         self._clock = clock
         self.registry = CollectorRegistry()
-        self.registry.register(_Exposition(controller))
+        self.registry.register(_Exposition(controller, store))
 
     def status(self) -> Status:
         """The fleet at this instant."""
@@ -53,6 +55,7 @@ class Reports:
             roster_version=controller.roster.version,
             gateways={record.name: "ok" if now_s - record.heard_s <= controller.book.lease_s else "silent" for record in records},
             pools=tuple(self._pool(ward, now_s) for ward in controller.wards.values()),
+            problems=(self._store.problem,) if self._store.problem else (),
         )
 
     def explain(self, pool: str | None, at: str | None) -> list[Explanation]:
@@ -131,8 +134,9 @@ def _value(signal: Signal) -> float | None:
 class _Exposition:
     """The controller's own metrics: a reading that is not known has no sample, never a zero."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, store: SturdyStore) -> None:
         self._controller = controller
+        self._store = store
 
     def collect(self) -> list[Metric]:
         """All families at this instant."""
@@ -143,6 +147,9 @@ class _Exposition:
         waiting = GaugeMetricFamily("forebay_lanes_waiting", "Requests waiting in lanes, preemptible ones left out", labels=["pool"])
         alerts = GaugeMetricFamily("forebay_alert", "1 while the alert holds", labels=["pool", "alert"])
         seconds = CounterMetricFamily("forebay_gpu_seconds", "GPU-seconds by replica state", labels=["pool", "state"])
+        kept = GaugeMetricFamily(
+            "forebay_history_kept", "0 while the store refuses what should be kept", value=float(not self._store.problem)
+        )
         for name, ward in self._controller.wards.items():
             desired.add_metric([name], ward.desired)
             for state in ReplicaState:
@@ -156,4 +163,4 @@ class _Exposition:
                 alerts.add_metric([name, alert.kind.value], 1.0)
             for state_name, value in self._controller.meter.gpu_seconds.get(name, {}).items():
                 seconds.add_metric([name, state_name], value)
-        return [desired, states, terms, binding, waiting, alerts, seconds]
+        return [desired, states, terms, binding, waiting, alerts, seconds, kept]

@@ -23,16 +23,23 @@ class Rosters:
 
     def __init__(self, term: int, lease_s: float, capacity_of: CapacityOf) -> None:
         self.current = Roster(term, 0, lease_s, ())
+        self._outbid = False
         self._capacity_of = capacity_of
         self._capacities: dict[str, Capacity] = {}
 
     def make(self, wards: Iterable[Ward], leaving: frozenset[str], now_s: float) -> bool:
         """Bring ``current`` up to date; True if it changed and must be published."""
         pools = tuple(self._pool(ward, leaving, now_s) for ward in wards)
-        if self.current.version and pools == self.current.pools:
+        if self.current.version and pools == self.current.pools and not self._outbid:
             return False
+        self._outbid = False
         self.current = msgspec.structs.replace(self.current, version=self.current.version + 1, pools=pools)
         return True
+
+    def outbid(self, term: int) -> None:
+        """Lead by a later term than ``term``, by which some gateway routes: it takes no roster of an earlier one."""
+        self.current = msgspec.structs.replace(self.current, term=term + 1)
+        self._outbid = True
 
     def _pool(self, ward: Ward, leaving: frozenset[str], now_s: float) -> RosterPool:
         replicas = tuple(

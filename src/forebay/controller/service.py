@@ -26,6 +26,7 @@ from forebay.scaling.capacity import PoolCapacity
 from forebay.spec.types import Spec
 
 LEASE_S = 15.0
+TERM_KEY = "term"
 SAVE_EVERY_S = 10.0
 STOP_POLL_S = 0.5
 GIVEN_UP_S = 900.0
@@ -87,14 +88,24 @@ class Controller:
                     self._event("gateway_joined", f"gateway {name} is there")
             case Ack(gateway=name, term=term, version=version):
                 self.book.acknowledged(name, term, version, now_s)
-                self._effects += self.retreat.acknowledged(name, term, version, now_s)
+                self._acknowledged(name, term, version, now_s)
             case Snapshot():
                 self.book.snapshot(message, now_s)
-                self._effects += self.retreat.acknowledged(message.gateway, message.term, message.version, now_s)
+                self._acknowledged(message.gateway, message.term, message.version, now_s)
             case Bye(gateway=name):
                 self.book.bye(name)
                 self._effects += self.retreat.gateway_left(name, now_s)
                 self._event("gateway_left", f"gateway {name} has drained and left")
+
+    def _acknowledged(self, gateway: str, term: int, version: int, now_s: float) -> None:
+        """A roster of another term says nothing of ours, however new it is."""
+        if term == self.roster.term:
+            self._effects += self.retreat.acknowledged(gateway, term, version, now_s)
+        elif term > self.roster.term:
+            self.rosters.outbid(term)
+            self._store.put(TERM_KEY, str(self.roster.term).encode())
+            words = f"gateway {gateway} routes by term {term}, which nobody here remembers; leading by term {self.roster.term}"
+            self._event("term_outbid", words)
 
     def lost(self, gateway: str) -> None:
         """A gateway's connection is gone, without a goodbye."""
@@ -275,7 +286,7 @@ class Controller:
 
 
 def _next_term(store: Store) -> int:
-    saved = store.get("term")
+    saved = store.get(TERM_KEY)
     term = 1 + (int(saved) if saved else 0)
-    store.put("term", str(term).encode())
+    store.put(TERM_KEY, str(term).encode())
     return term

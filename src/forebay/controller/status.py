@@ -51,6 +51,8 @@ class Status(msgspec.Struct, frozen=True):
     gateways: dict[str, str]
     """Gateway name → ``ok`` | ``silent``."""
     pools: tuple[PoolStatus, ...]
+    problems: tuple[str, ...] = ()
+    """What is wrong with the controller itself, in words for people."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

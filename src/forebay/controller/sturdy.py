@@ -19,55 +19,76 @@ class SturdyStore:
     def __init__(self, store: Store, say: Callable[[str, str], None]) -> None:
         self._store = store
         self._say = say
-        self.failing = False
+        self.problem = ""
+        """Why history is not kept at present, in words for people; empty while it is."""
         self.dropped_total = 0
+        self._refuses_writes = False
 
     def append_decision(self, record: DecisionRecord) -> None:
         """Keep ``record``, or drop it."""
-        self._try(lambda: self._store.append_decision(record), None)
+        self._write(lambda: self._store.append_decision(record))
 
     def decisions(self, pool: str, until_wall_s: float | None = None, limit: int = 1) -> list[DecisionRecord]:
         """As the store has them; empty where it can't be read."""
-        return self._try(lambda: self._store.decisions(pool, until_wall_s, limit), [])
+        return self._read(lambda: self._store.decisions(pool, until_wall_s, limit), [])
 
     def append_event(self, event: Event) -> None:
         """Keep ``event``, or drop it."""
-        self._try(lambda: self._store.append_event(event), None)
+        self._write(lambda: self._store.append_event(event))
 
     def events(self, since_wall_s: float = 0.0, kind: str | None = None, limit: int = 1000) -> list[Event]:
         """As the store has them; empty where it can't be read."""
-        return self._try(lambda: self._store.events(since_wall_s, kind, limit), [])
+        return self._read(lambda: self._store.events(since_wall_s, kind, limit), [])
 
     def put(self, key: str, value: bytes) -> None:
         """Keep ``value``, or drop it."""
-        self._try(lambda: self._store.put(key, value), None)
+        self._write(lambda: self._store.put(key, value))
 
     def get(self, key: str) -> bytes | None:
         """The value, or None."""
-        return self._try(lambda: self._store.get(key), None)
+        return self._read(lambda: self._store.get(key), None)
 
     def append_ramp(self, pool: str, day: str, ramp_per_s2: float) -> None:
         """Keep the ramp, or drop it."""
-        self._try(lambda: self._store.append_ramp(pool, day, ramp_per_s2), None)
+        self._write(lambda: self._store.append_ramp(pool, day, ramp_per_s2))
 
     def ramps(self, pool: str, limit: int = 28) -> Sequence[float]:
         """As the store has them; empty where it can't be read."""
-        return self._try(lambda: self._store.ramps(pool, limit), ())
+        return self._read(lambda: self._store.ramps(pool, limit), ())
 
     def close(self) -> None:
         """Close the store beneath."""
         self._store.close()
 
-    def _try(self, call: Callable[[], T], otherwise: T) -> T:
+    def _write(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except ForebayError as error:
+            self._refuses_writes = True
+            self._failed(error)
+        else:
+            self._refuses_writes = False
+            self._worked()
+
+    def _read(self, call: Callable[[], T], otherwise: T) -> T:
         try:
             result = call()
         except ForebayError as error:
-            self.dropped_total += 1
-            if not self.failing:
-                self.failing = True
-                self._say("store_failed", f"history is not kept, scaling goes on: {error}")
+            self._failed(error)
             return otherwise
-        if self.failing:
-            self.failing = False
-            self._say("store_works", f"history is kept again; {self.dropped_total} reads and writes were lost so far")
+        # A full disk can still be read: only a write shows that it takes writes again.
+        if not self._refuses_writes:
+            self._worked()
         return result
+
+    def _failed(self, error: ForebayError) -> None:
+        self.dropped_total += 1
+        began = not self.problem
+        self.problem = f"history is not kept, scaling goes on: {error}"
+        if began:
+            self._say("store_failed", self.problem)
+
+    def _worked(self) -> None:
+        if self.problem:
+            self.problem = ""
+            self._say("store_works", f"history is kept again; {self.dropped_total} reads and writes were lost so far")

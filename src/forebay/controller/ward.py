@@ -37,6 +37,8 @@ class Ward:
         self.decision: Decision | None = None
         self.views: tuple[ReplicaView, ...] = ()
         self.signals: Mapping[str, EngineSignals] = {}
+        self._given = 0
+        """The highest number that a replica is known to have had."""
         self._recorded: Decision | None = None
         self._alerts: dict[AlertKind, Alert] = {}
 
@@ -45,10 +47,11 @@ class Ward:
         return f"policy/{self.pool.name}"
 
     def fresh_names(self, count: int) -> list[str]:
-        """Names for new replicas, such as ``chat-7``: short, for people, and never given twice in the life of the Store."""
+        """Names for new replicas, such as ``chat-7``: short, for people, and never given twice, even while the Store fails."""
         key = f"named/{self.pool.name}"
-        given = int(self._store.get(key) or b"0")
-        self._store.put(key, str(given + count).encode())
+        given = max(self._given, int(self._store.get(key) or b"0"))
+        self._given = given + count
+        self._store.put(key, str(self._given).encode())
         return [f"{self.pool.name}-{number}" for number in range(given + 1, given + count + 1)]
 
     @property
@@ -59,6 +62,8 @@ class Ward:
     def see(self, views: Sequence[ReplicaView], signals: Mapping[str, EngineSignals]) -> None:
         """Take this tick's replicas and readings."""
         self.views = tuple(view for view in views if view.pool == self.pool.name)
+        numbers = (view.id.removeprefix(f"{self.pool.name}-") for view in self.views)
+        self._given = max([self._given, *(int(number) for number in numbers if number.isascii() and number.isdecimal())])
         self.signals = signals
 
     def decided(self, observation: Observation, decision: Decision, wall_s: float) -> tuple[list[Alert], list[Alert]]:

@@ -92,9 +92,7 @@ def passed_head(
 ) -> bytes:
     """An engine's head for a client: its own headers but for the hop's, and our framing."""
     parts = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-    for name, value in headers:
-        if name not in NOT_TO_CLIENTS:
-            parts.append(b"%b: %b\r\n" % (name, value))
+    parts += [b"%b: %b\r\n" % field for field in headers if field[0] not in NOT_TO_CLIENTS]
     parts.append(b"x-request-id: %b\r\n" % request_id)
     if chunked:
         parts.append(b"transfer-encoding: chunked\r\n")

@@ -225,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
         """The present answer has been written to its end; ``keep_alive`` as its head said."""
         request = self.request
         self.reply = self.request = None
-        if request is not None:
+        if request is not None and request.held_bytes:
             self.release(request)
         self._since = self._server.tick
         if not keep_alive:

@@ -6,22 +6,19 @@ it, a failure ends the stream with a proper error event: never a silent truncati
 last byte, a refusal, or the client's leaving, whichever comes first; each of the three ends it exactly once.
 """
 
-import random
-from typing import Protocol
-
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk, passed_head, retry_after_real_s, unavailable
 from forebay.gateway.body import Ask
-from forebay.gateway.desk import Desk, PoolDesk
+from forebay.gateway.context import Context
+from forebay.gateway.desk import PoolDesk
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.request import Request
-from forebay.gateway.sse import EventStream, Trouble
+from forebay.gateway.sse import EventStream, Sink, Trouble
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
-from forebay.ports.upstream import End, Exchange, ResponseHead, Upstream
-from forebay.spec.types import Limits
+from forebay.ports.upstream import End, Exchange, ResponseHead
 
 RETRIES_MAX = 2
 """Tries after the first, each on a replica not tried before."""
@@ -33,22 +30,11 @@ ENGINE_RETRY_AFTER_S = 5.0
 _RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
 
 
-class Context(Protocol):
-    """What every call of one gateway shares."""
-
-    desk: Desk
-    upstream: Upstream
-    limits: Limits
-    chance: random.Random
-    speed: float
-
-    def truncated(self, pool: str, why: str) -> None:
-        """A stream was broken off after its first content."""
-        ...
-
-
 class Call:
     """One request inside the gateway: `http.Reply` for the client, `ports.ResponseSink` for the engine, `desk.Caller` for admission."""
+
+    data: Sink
+    """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
 
     # Defaults stand here and not in ``__init__``: most calls never change most of them.
     _exchange: Exchange | None = None
@@ -66,8 +52,8 @@ class Call:
     _wait_counted = False
     _retries = 0
     _reported = 0
-    _report_at = REPORT_EVENTS
     _wire_bytes = 0
+    """Read from engines, but for the present stream's."""
     _progress_bytes = 0
 
     def __init__(
@@ -149,7 +135,7 @@ class Call:
     # -- the engine ---------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        self._stream = self._whole = self._failure = None
+        self._forget_answer()
         host = self._replica_url.partition("//")[2].encode()
         wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%b%b" % (self._request.target, host, self._head, self._body)
         try:
@@ -163,32 +149,31 @@ class Call:
     def head(self, head: ResponseHead) -> None:
         """Decide what kind of answer this is; nothing is sent yet."""
         status = head.status
+        self.data = self._take
         if status >= 500 or status == 429:
             self._failure = head
             return
         self._whole = WholeBody(head, self._request.modern)
         if self._ask.stream and status == 200 and _is_event_stream(head):
-            self._stream = EventStream(head.chunked, self._request.modern)
+            stream = self._stream = EventStream(head.chunked, self._request.modern)
+            stream.attend_at = REPORT_EVENTS
+            self.data = stream.attach(self._connection.write, self._take_stream)
 
-    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
-        """The hot path: a stream's bytes go on as they came."""
-        self._wire_bytes += len(wire)
+    def _take_stream(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+        """What is not a plain event on its way through."""
         stream = self._stream
-        if stream is None:
-            self._take(body, last)
-            return
+        assert stream is not None
         piece = stream.feed(wire, body, whole, last)
-        if piece:
-            if self._open:
-                self._connection.write(piece)
-            else:
-                self._open_stream(piece)
+        if piece and self._open:
+            self._connection.write(piece)
+        elif piece:
+            self._open_stream(piece)
         if stream.trouble is not None:
             self._stream_trouble(stream, stream.trouble)
-        elif stream.events >= self._report_at:
+        elif stream.events >= stream.attend_at:
             self._pool.admission.emitted(self.ticket, stream.events - self._reported)
             self._reported = stream.events
-            self._report_at = stream.events + REPORT_EVENTS
+            stream.attend_at = stream.events + REPORT_EVENTS
 
     def end(self, end: End, detail: str) -> None:
         """The exchange is over; that we aborted it ourselves is no news."""
@@ -252,7 +237,9 @@ class Call:
 
     # -- whole answers and failures -----------------------------------------------------------------------------------
 
-    def _take(self, body: bytes, last: bool) -> None:
+    def _take(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+        del whole
+        self._wire_bytes += len(wire)
         held = self._whole
         if held is None:
             return  # a failure's body: read to its end, which keeps the connection, and dropped
@@ -306,9 +293,14 @@ class Call:
         self._retries += 1
         self._meter.retries += 1
         self._resent = False
-        self._stream = self._whole = self._failure = None
+        self._forget_answer()
         desk = self._context.desk
         desk.retry(self._pool, self, desk.clock.now_s())
+
+    def _forget_answer(self) -> None:
+        self._wire_bytes = self._bytes_read()
+        self._stream = self._whole = self._failure = None
+        self.data = _nothing
 
     def _give_up(self, error: ErrorReply) -> None:
         self._end(Outcome.FAILED, None)
@@ -321,8 +313,9 @@ class Call:
         if self._exchange is None:
             return
         limits = self._context.limits
-        if self._wire_bytes != self._progress_bytes:
-            self._progress_bytes = self._wire_bytes
+        wire_bytes = self._bytes_read()
+        if wire_bytes != self._progress_bytes:
+            self._progress_bytes = wire_bytes
             self._progress_s = now_s
         silent = now_s - self._progress_s > limits.idle_s
         if self._paused and silent:
@@ -340,19 +333,24 @@ class Call:
         self._drop_exchange()
         meter = self._meter
         meter.outcomes[outcome] += 1
-        meter.response_bytes += self._wire_bytes
+        meter.response_bytes += self._bytes_read()
         if usage is not None:
             meter.prompt_tokens += usage.prompt_tokens
             meter.output_tokens += usage.output_tokens
             if usage.exact and outcome is Outcome.COMPLETED and self._pool.should_learn():
                 self._context.desk.estimator.learn(self._team, self._pool.model, self._body_bytes, usage, self._ask.n or 1)
         self._body = b""
+        self._stream = None  # it knows this call, and this call it
+        self.data = _nothing
         desk = self._context.desk
         now_s = desk.clock.now_s()
         if abandon:
             desk.abandon(self._pool, self, now_s)
         else:
             desk.finish(self._pool, self, usage, now_s)
+
+    def _bytes_read(self) -> int:
+        return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)
 
     def _drop_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
@@ -377,6 +375,11 @@ class Call:
 
     def _refuse(self, error: ErrorReply) -> None:
         self._connection.refuse(error, b"x-request-id: %b\r\n" % self._request_id)
+
+
+def _nothing(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+    """Takes the bytes of a call that is over."""
+    del wire, body, whole, last
 
 
 def _is_event_stream(head: ResponseHead) -> bool:

@@ -1,6 +1,6 @@
 """What the shells need of the world, as Protocols. Adapters and the parts in `testing` implement them."""
 
-from forebay.ports.clock import Clock, Ids, TimerHandle
+from forebay.ports.clock import Clock, EventLoopClock, Ids, TimerHandle
 from forebay.ports.events import EventSink
 from forebay.ports.fleet import Fleet
 from forebay.ports.signals import EngineSignals, SignalSource
@@ -12,6 +12,7 @@ __all__ = [
     "DecisionRecord",
     "End",
     "EngineSignals",
+    "EventLoopClock",
     "EventSink",
     "Exchange",
     "FetchFailed",

@@ -1,5 +1,6 @@
 """Time and identity come from outside. A Clock speaks the world's seconds, whatever speed the world runs at."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -33,6 +34,31 @@ class Clock(Protocol):
     async def sleep_until(self, at_s: float) -> None:
         """Return at world time ``at_s`` or just after."""
         ...
+
+
+class EventLoopClock:
+    """World time is the running loop's own time × ``speed``, whether that loop is a real one or a virtual one."""
+
+    def __init__(self, speed: float, wall_at_start_s: float) -> None:
+        self.speed = speed
+        self._loop = asyncio.get_running_loop()
+        self._wall_offset_s = wall_at_start_s - self.now_s()
+
+    def now_s(self) -> float:
+        """Monotonic world seconds."""
+        return self._loop.time() * self.speed
+
+    def wall_s(self) -> float:
+        """Unix time in the world."""
+        return self._wall_offset_s + self.now_s()
+
+    def call_at(self, at_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Run ``callback`` at world time ``at_s``."""
+        return self._loop.call_at(at_s / self.speed, callback)
+
+    async def sleep_until(self, at_s: float) -> None:
+        """Return at world time ``at_s`` or just after."""
+        await asyncio.sleep(max(0.0, (at_s - self.now_s()) / self.speed))
 
 
 class Ids(Protocol):

@@ -40,6 +40,7 @@ class ResponseHead(msgspec.Struct, frozen=True):
 class ResponseSink(Protocol):
     """Called in this order: head, data*, end; end is called exactly once, and last.
 
+    ``data`` is looked up once per exchange, after ``head`` was called: a sink may choose there what takes the bytes.
     ``end(COMPLETE)`` always follows a ``data`` call with ``last``, which is empty where the response has no body or
     ended with its connection.
     """

@@ -1,5 +1,7 @@
+import msgspec
+
 from forebay.controller.history import ColdStarts, Ramps
-from forebay.controller.meter import GAP_S_MAX, Meter
+from forebay.controller.meter import Meter
 from forebay.domain.replica import ReplicaState, ReplicaView, StageTime
 from forebay.domain.signal import Known, Unknown
 from forebay.testing.store import MemoryStore
@@ -57,6 +59,26 @@ def test_every_gpu_second_is_charged_to_a_state_and_survives_a_restart():
     meter.save()
     assert meter.gpu_seconds == {"chat": {"loading": 80.0, "ready": 80.0}}
     again = Meter(store, {"chat": 4})
-    again.count([ready], 1000.0)
-    again.count([ready], 1000.0 + 10 * GAP_S_MAX)
-    assert again.gpu_hours("chat") * 3600 == 160.0 + 4 * GAP_S_MAX
+    adopted, new = ready, ReplicaView("c", "chat", ReplicaState.READY, 0.0, 95.0)
+    again.count([adopted, new], 100.0)
+    assert again.gpu_seconds == {"chat": {"loading": 80.0, "ready": 80.0 + 4 * (100.0 - 20.0) + 4 * (100.0 - 95.0)}}
+
+
+def test_a_machine_that_was_started_again_charges_nothing_for_the_past():
+    store = MemoryStore()
+    meter = Meter(store, {"chat": 1})
+    meter.count([], 5000.0)
+    meter.save()
+    again = Meter(store, {"chat": 1})
+    again.count([view("a", 1.0)], 3.0)
+    again.count([view("a", 1.0)], 5.0)
+    assert again.gpu_seconds == {"chat": {"ready": 2.0}}
+
+
+def test_an_adopted_replica_is_not_measured_twice():
+    store = MemoryStore()
+    ColdStarts(store, ["chat"]).take([view("r", 300.0), view("s", 300.5)])
+    again = ColdStarts(store, ["chat"])
+    again.take([view("r", 300.0), view("t", 10.0)])
+    again.take([view("r", 300.0), view("u", 300.0)])
+    assert msgspec.json.decode(store.get("cold_starts/chat")) == [300.0, 300.5, 10.0, 300.0]

@@ -13,9 +13,57 @@ def test_a_full_disk_is_said_once_and_stops_nothing():
         store.put("a", b"2")
         store.append_event(Event("e", 0.0, 0.0))
     assert said == ["store_failed"]
+    assert "history is not kept, scaling goes on" in store.problem
     beneath.broken = False
     store.put("a", b"3")
     assert (said, store.get("a"), store.dropped_total) == (["store_failed", "store_works"], b"3", 6)
+    assert store.problem == ""
+
+
+def test_a_full_disk_that_can_be_read_is_not_said_to_work_again():
+    said = []
+    beneath = MemoryStore()
+    store = SturdyStore(beneath, lambda kind, message: said.append(kind))
+    for _ in range(3):
+        beneath.broken = True
+        store.put("a", b"1")
+        beneath.broken = False
+        assert store.get("a") is None
+    assert said == ["store_failed"]
+    store.put("a", b"2")
+    assert said == ["store_failed", "store_works"]
+
+
+class Unreadable(MemoryStore):
+    """Fails to read as well."""
+
+    def get(self, key):
+        self._writable()
+        return super().get(key)
+
+    def decisions(self, pool, until_wall_s=None, limit=1):
+        self._writable()
+        return super().decisions(pool, until_wall_s, limit)
+
+    def events(self, since_wall_s=0.0, kind=None, limit=1000):
+        self._writable()
+        return super().events(since_wall_s, kind, limit)
+
+    def ramps(self, pool, limit=28):
+        self._writable()
+        return super().ramps(pool, limit)
+
+
+def test_a_store_that_can_not_be_read_is_as_if_nothing_was_there():
+    said = []
+    beneath = Unreadable()
+    store = SturdyStore(beneath, lambda kind, message: said.append(kind))
+    beneath.broken = True
+    assert (store.get("a"), store.decisions("chat"), store.events(), store.ramps("chat")) == (None, [], [], ())
+    beneath.broken = False
+    store.get("a")
+    assert said == ["store_failed", "store_works"]
+    assert store.dropped_total == 4
 
 
 def test_what_is_kept_is_what_the_store_beneath_has():

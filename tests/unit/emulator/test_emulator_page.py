@@ -22,6 +22,8 @@ RECORDED = next(
     ),
     None,
 )
+KEPT = ROOT / "tests" / "fixtures" / "vllm"
+"""Pages of a real vLLM that the e2e test recorded, and with which it compares the emulator anew."""
 VALUES_OF_THEIR_OWN = {"model_name", "version", "patchlevel", "minor"}
 
 
@@ -68,6 +70,29 @@ def test_the_page_is_about_as_long_as_the_recorded_one(as_recorded):
     assert len(as_recorded) == pytest.approx(len(RECORDED.read_text()), rel=0.05)
 
 
+def test_an_engine_that_was_asked_nothing_has_vllms_idle_page(serve, profile):
+    async def main(world):
+        return (await world.get("/metrics")).body.decode()
+
+    page = serve(main, profile=msgspec.structs.replace(profile, kv_tokens=4096, block_tokens=32))
+    assert skeleton(page) == skeleton((KEPT / "idle.txt").read_text())
+
+
+def test_requests_of_every_kind_leave_the_label_sets_that_they_leave_in_vllm(serve, profile):
+    async def main(world):
+        for path in ("/v1/models", "/version", "/load", "/health", "/ping", "/nowhere", "/v1/chat/completions"):
+            await world.get(path)
+        for tokens in (7, 14, 20):
+            await world.chat(tokens, stream=tokens > 7)
+        await (await world.connect()).request("POST", "/v1/completions", {"prompt": "def f(x):", "max_tokens": 5})
+        await world.chat(5000)
+        await world.chat(5, model="another")
+        return (await world.get("/metrics")).body.decode()
+
+    page = serve(main, profile=msgspec.structs.replace(profile, kv_tokens=4096, block_tokens=32))
+    assert skeleton(page) == skeleton((KEPT / "after_requests_of_every_kind.txt").read_text())
+
+
 def test_prometheus_own_parser_reads_it(as_recorded):
     families = {family.name: family for family in text_string_to_metric_families(as_recorded)}
     assert families["vllm:num_requests_running"].type == "gauge"
@@ -93,7 +118,7 @@ def test_buckets_are_cumulative_and_end_at_the_count(as_recorded):
 
 def test_scrapes_probes_and_unknown_paths_make_no_label_values(serve):
     async def main(world):
-        for path in ("/health", "/metrics", "/load", "/version", "/nothing", "/else"):
+        for path in ("/health", "/metrics", "/load", "/version", "/nothing", "/v1/completions"):
             await world.get(path)
         return await world.metrics()
 

@@ -207,7 +207,7 @@ def test_an_engine_without_chunks_is_framed():
 GOOD = ROLE + token("Hello") + token(" wor\\nld") + token("", "stop") + USAGE + DONE
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cuts=st.lists(st.integers(0, len(GOOD)), max_size=12), reads=st.lists(st.integers(1, 400), max_size=30))
 def test_however_it_is_split_the_client_gets_the_same_events(cuts, reads):
     """Chunks end anywhere, reads end anywhere: every piece sent ends between two events, and all of it arrives."""
@@ -234,7 +234,7 @@ def test_however_it_is_split_the_client_gets_the_same_events(cuts, reads):
     assert stream.usage == Usage(7, 2, 3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(end=st.integers(0, len(GOOD)), reads=st.lists(st.integers(1, 200), max_size=20))
 def test_wherever_it_is_cut_no_half_event_was_sent(end, reads):
     stream, sent, at = EventStream(False, True), b"", 0

@@ -37,9 +37,11 @@ class Origin:
         if self.forgotten or self.upstream.closed or len(self.idle) >= self.upstream.idle_per_origin_max:
             connection.transport.close()
             return
-        connection.idle_since_s = self.upstream.loop.time()
+        upstream = self.upstream
+        connection.idle_since_s = upstream.loop.time()
         self.idle.append(connection)
-        self.upstream.watch_idle()
+        if not upstream.watching_idle:
+            upstream.watch_idle()
 
     def take(self) -> EngineConnection | None:
         """The connection used last, if one is alive."""
@@ -79,6 +81,8 @@ class HttpUpstream:
         self._idle_s = idle_s
         self._connect_s = connect_s
         self._origins: dict[str, Origin] = {}
+        self.watching_idle = False
+        """A timer will look at idle connections."""
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def send(self, url: str, request: bytes, sink: ResponseSink, timeout_s: float | None = None) -> Exchange:
@@ -121,7 +125,8 @@ class HttpUpstream:
 
     def watch_idle(self) -> None:
         """See to it that what is idle now is closed in time."""
-        if self._idle_timer is None:
+        if not self.watching_idle:
+            self.watching_idle = True
             self._idle_timer = self.loop.call_later(self._idle_s / 2, self._close_old)
 
     def _remember(self, url: str) -> Origin:
@@ -132,7 +137,7 @@ class HttpUpstream:
         return origin
 
     def _close_old(self) -> None:
-        self._idle_timer = None
+        self.watching_idle = False
         oldest_s = self.loop.time() - self._idle_s / 2
         for origin in self._origins.values():
             old = [connection for connection in origin.idle if connection.idle_since_s <= oldest_s]

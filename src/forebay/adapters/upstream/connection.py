@@ -5,6 +5,7 @@ A response costs its parser callbacks and one ``data`` call per read. The parser
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import httptools
@@ -19,6 +20,11 @@ HEAD_BYTES_MAX = 64 * 1024
 
 CHUNK_SIZES = {form % size: size for size in range(1, 0x1000) for form in (b"%x", b"%X")}
 """Sizes of usual chunks as they are written; anything else is the parser's to read."""
+
+
+def _to_nobody(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+    """Where bytes go between exchanges; a connection must not keep the last sink alive."""
+    del wire, body, whole, last
 
 
 class HttpExchange:
@@ -63,7 +69,7 @@ class HttpExchange:
         if self.sink is None:
             return
         if connection is not None:
-            connection.exchange = None
+            connection.detach()
             connection.transport.abort()
         elif task is not None:
             task.cancel()
@@ -91,6 +97,7 @@ class EngineConnection(asyncio.Protocol):
         "_buffer",
         "_chunked",
         "_complete",
+        "_hand_data",
         "_headers",
         "_keep_alive",
         "_length",
@@ -114,6 +121,7 @@ class EngineConnection(asyncio.Protocol):
         self.exchange: HttpExchange | None = None
         self.idle_since_s = 0.0
         self.used = 0
+        self._hand_data: Callable[[bytes, bytes, bool, bool], None] = _to_nobody
         self._parts: list[bytes] = []
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
@@ -147,39 +155,49 @@ class EngineConnection(asyncio.Protocol):
             self.transport.pause_reading()
         self.transport.write(exchange.request)
 
+    def detach(self) -> None:
+        """The exchange is over: nothing that still comes is for its sink."""
+        self.exchange = None
+        self._whole = False
+        self._hand_data = _to_nobody
+
     def connection_lost(self, error: Exception | None) -> None:
         """The engine closed, or we did."""
         self.origin.remove_idle(self)
         exchange = self.exchange
         if exchange is None:
             return
-        self.exchange = None
         detail = str(error) if error is not None else "the engine closed the connection"
         until_close = self._phase == 2 and not self._chunked and self._length is None and error is None
-        if until_close and exchange.sink is not None:
-            exchange.sink.data(b"", b"", True, True)
+        self.exchange = None
+        if until_close:
+            self._hand_data(b"", b"", True, True)
             exchange.finish(End.COMPLETE, "")
         elif self._phase == 0 and self.used > 1:
             self.origin.close_idle()
             exchange.finish(End.STALE, detail)
         else:
             exchange.finish(End.CUT, detail)
+        self.detach()
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser and hand the bytes on."""
+        """Hand on what came, and what it decodes to."""
+        if self._whole:
+            size, _, rest = data.partition(b"\r\n")
+            if CHUNK_SIZES.get(size) == len(rest) - 2 and rest[-2:] == b"\r\n":
+                # One whole chunk, as most reads of a stream are: the parser would be where it is now, so it isn't asked.
+                hand = self._hand_data  # in a name first: calling a slot straight is slower
+                hand(data, rest[:-2], True, False)
+                return
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         exchange = self.exchange
         if exchange is None:
             self.transport.abort()
             return
-        if self._whole:
-            at = data.find(b"\r\n", 1, 5)
-            size = CHUNK_SIZES.get(data[:at])
-            if size is not None and len(data) == at + size + 4 and data.endswith(b"\r\n") and exchange.sink is not None:
-                # One whole chunk, as most reads of a stream are: the parser would be where it is now, so it isn't asked.
-                exchange.sink.data(data, data[at + 2 : -2], True, False)
-                return
         try:
             if self._phase != 2:
                 data = self._feed_head(data)
@@ -196,9 +214,7 @@ class EngineConnection(asyncio.Protocol):
         self._hand_on(exchange, data)
 
     def _hand_on(self, exchange: HttpExchange, data: bytes) -> None:
-        parts, sink = self._parts, exchange.sink
-        if sink is None:
-            return
+        parts = self._parts
         if self._overrun:
             exchange.drop(End.BAD_RESPONSE, "bytes after the end of the response")
             return
@@ -206,13 +222,13 @@ class EngineConnection(asyncio.Protocol):
         parts.clear()
         complete = self._complete
         whole = self._whole = self._chunked and self._between_chunks and data.endswith(b"\r\n")
-        sink.data(data, body, whole or not self._chunked, complete)
+        self._hand_data(data, body, whole or not self._chunked, complete)
         if complete and self.exchange is exchange:
             self._release(exchange)
 
     def _release(self, exchange: HttpExchange) -> None:
         """The response is whole: keep the connection if the engine will."""
-        self.exchange = None
+        self.detach()
         if exchange.paused:
             self.transport.resume_reading()
         if self._keep_alive and not self.transport.is_closing():
@@ -246,13 +262,8 @@ class EngineConnection(asyncio.Protocol):
             self._overrun = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep it, and note the framing."""
-        name = name.lower()
-        self._headers.append((name, value))
-        if name == b"content-length":
-            self._length = int(value)
-        elif name == b"transfer-encoding":
-            self._chunked = value.lower().endswith(b"chunked")
+        """Keep it."""
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Tell the sink, unless it is an interim (1xx) response."""
@@ -262,12 +273,17 @@ class EngineConnection(asyncio.Protocol):
             self._headers = []
             return
         self._phase = 2
+        fields = dict(self._headers)
+        self._chunked = b"transfer-encoding" in fields and fields[b"transfer-encoding"].lower().endswith(b"chunked")
+        self._length = int(fields[b"content-length"]) if b"content-length" in fields else None
         self._keep_alive = self._parser.should_keep_alive()
         if status in (204, 304) or exchange.head_only:
             self._chunked, self._length = False, 0
             self._complete = exchange.head_only
             self._keep_alive = self._keep_alive and not exchange.head_only
         exchange.sink.head(ResponseHead(status, tuple(self._headers), self._chunked, self._length))
+        if exchange.sink is not None:
+            self._hand_data = exchange.sink.data
 
     def on_chunk_header(self) -> None:
         """A chunk begins."""

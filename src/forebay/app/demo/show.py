@@ -25,6 +25,9 @@ from forebay.app.demo.story import Look, Story
 from forebay.app.demo.summary import DemoSummary, StorySummary, buffer_replicas, buffer_usd_per_hour, summarise
 from forebay.domain.errors import BadInput
 
+LATE_REAL_S = 0.1
+"""The load generator's own lateness (p99) from which on the numbers tell of the machine and not of the policy."""
+
 ROWS: tuple[tuple[str, str, str], ...] = (
     ("replicas wanted", "replicas", ""),
     ("longest queue", "queue_max", "{:.0f}"),
@@ -54,6 +57,9 @@ def run(out: Path, seed: int, quiet_stdout: bool) -> DemoSummary:
     picture.draw(stories, scenario, out / "demo.png")
     (out / "demo.html").write_text(page(summary, (out / "demo.png").read_bytes()))
     console.print(table(summary))
+    late_s = max((one.report.lag_p99_real_s or 0.0) for one in stories)
+    if late_s > LATE_REAL_S:
+        console.print(f"[yellow]This machine was too busy for {SPEED:g}× speed: requests left up to {late_s:.2f} s late.[/yellow]")
     console.print(_closing(out))
     return summary
 

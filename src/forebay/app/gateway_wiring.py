@@ -1,0 +1,35 @@
+"""The gateway's process, built from a Spec. Apart from the controller's, so that a gateway starts (again) in half the time."""
+
+import random
+import secrets
+
+import msgspec
+
+from forebay.adapters.clock import LoopClock, RandomIds
+from forebay.adapters.log import LogSink
+from forebay.adapters.upstream import HttpUpstream
+from forebay.gateway.link import Link
+from forebay.gateway.service import Gateway
+from forebay.spec.types import Spec
+
+
+class GatewaySystem(msgspec.Struct):
+    """The gateway's process, joined."""
+
+    gateway: Gateway
+    upstream: HttpUpstream
+    clock: LoopClock
+    sink: LogSink
+    chance: random.Random
+
+
+def gateway(spec: Spec, clock: LoopClock, name: str) -> GatewaySystem:
+    """Build the gateway's process."""
+    upstream, sink = HttpUpstream(), LogSink()
+    chance = random.Random(secrets.randbits(64))
+    return GatewaySystem(Gateway(spec, clock, RandomIds(), upstream, chance, sink, name), upstream, clock, sink, chance)
+
+
+def gateway_link(system: GatewaySystem, host: str, port: int) -> Link:
+    """The gateway's connection to its controller."""
+    return Link(system.gateway, system.clock, system.chance, system.sink, host, port)

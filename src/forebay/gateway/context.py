@@ -1,0 +1,22 @@
+"""What a call needs of the gateway it runs in, and no more."""
+
+import random
+from typing import Protocol
+
+from forebay.gateway.desk import Desk
+from forebay.ports.upstream import Upstream
+from forebay.spec.types import Limits
+
+
+class Context(Protocol):
+    """What every call of one gateway shares."""
+
+    desk: Desk
+    upstream: Upstream
+    limits: Limits
+    chance: random.Random
+    speed: float
+
+    def truncated(self, pool: str, why: str) -> None:
+        """A stream was broken off after its first content."""
+        ...

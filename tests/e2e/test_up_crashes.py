@@ -1,0 +1,190 @@
+"""What survives what: each process of a running Forebay is killed in turn, under streams, and the others carry on."""
+
+import asyncio
+import signal
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("up crashes")]
+
+CONFIG = """
+pools:
+  chat:
+    model: llama-3.1-8b
+    profile: slow
+    engine: {kind: emulated, stop_grace: 20s}
+    slo: {ttft: 20s, itl: 2s, attainment: 0.5}
+    scaling:
+      min: 2
+      max: 3
+      out: {waiting_per_replica: 1, for: 3s}
+      in: {calm: 15s, every: 5s, margin: 0.05}
+      buffer: false
+      noise: 0
+      replica_rate: 10/s
+      cold_start: 5m
+profiles:
+  slow:
+    base: llama-3.1-8b-h100
+    step: {base: 500ms}
+    sequences: 4
+    cold_start: {provision: 0s, weights: 16GB, bandwidth: 16GB/s, init: 1s}
+tiers:
+  interactive: {rank: 0, ttft: 20s, longest_wait: 1h}
+teams:
+  demo:
+    keys: [{key: sk-demo-interactive, tier: interactive}]
+gateway: {listen: "127.0.0.1:0"}
+admin: {listen: "127.0.0.1:0"}
+speed: 10
+"""
+"""Four places a replica, and a token each 50 ms of real time: streams of seconds at few chunks a second."""
+
+
+@pytest.fixture(scope="module")
+def fleet(up_module):
+    return up_module(CONFIG).until_ready()
+
+
+def pids(engines):
+    return {name: process.pid for name, process in engines.items()}
+
+
+def not_whole(streams):
+    return [stream for stream in streams if not stream.whole]
+
+
+def test_the_controller_is_killed(fleet, wait_until_async):
+    """Streams go on, new requests are served, the engines are taken over as they are, and the fleet scales again."""
+
+    async def main():
+        async with fleet.client() as client:
+            streams = await fleet.begun(client, 4, 60)
+            fleet.child("controller").kill()
+            meanwhile = await fleet.stream(client, 3)
+            await wait_until_async(lambda: fleet.status()["term"] > term, "a new controller")
+            return [meanwhile, *await asyncio.gather(*streams)]
+
+    before = fleet.ready(2)
+    engines, shims, term = pids(fleet.engines()), pids(fleet.shims()), fleet.status()["term"]
+    assert not_whole(asyncio.run(main())) == []
+    after = fleet.ready(2, "after the controller was killed")
+    assert (pids(fleet.engines()), pids(fleet.shims())) == (engines, shims)
+    assert [row["url"] for row in after["detail"]] == [row["url"] for row in before["detail"]]
+    assert [row["restarts"] for row in after["detail"]] == [0, 0]
+    assert after["gpu_hours"] > before["gpu_hours"]
+    assert fleet.status()["gateways"] == {"gateway-0": "ok"}
+    assert fleet.cli("explain").returncode == 0
+
+    async def more_than_two_can_bear():
+        async with fleet.client() as client:
+            streams = [asyncio.create_task(fleet.stream(client, 50)) for _ in range(20)]
+            await wait_until_async(lambda: fleet.pool()["replicas"].get("ready") == 3, "a third replica")
+            return await asyncio.gather(*streams)
+
+    assert not_whole(asyncio.run(more_than_two_can_bear())) == []
+
+
+def test_load_goes_and_a_replica_is_drained_under_streams(fleet, wait_until_async):
+    """Three streams are kept alive until the third replica has gone: each of them ends whole."""
+
+    async def keep_streaming(client, over, seen):
+        while not over.is_set():
+            seen.append(await fleet.stream(client, 40))
+
+    async def main():
+        over, seen = asyncio.Event(), []
+        async with fleet.client() as client:
+            streaming = [asyncio.create_task(keep_streaming(client, over, seen)) for _ in range(3)]
+            await wait_until_async(lambda: fleet.pool()["replicas"] == {"ready": 2}, "the third replica to go")
+            over.set()
+            await asyncio.gather(*streaming)
+        return seen
+
+    if fleet.pool()["replicas"] != {"ready": 3}:
+        asyncio.run(burst(fleet, wait_until_async))
+    streams = asyncio.run(main())
+    assert len(streams) >= 3
+    assert not_whole(streams) == []
+    kinds = [event["kind"] for event in fleet.events()]
+    assert "replica_draining" in kinds
+    assert kinds.index("replica_stopped") > kinds.index("replica_draining")
+
+
+async def burst(fleet, wait_until_async):
+    """As many streams at once as make a third replica be started."""
+    async with fleet.client() as client:
+        streams = [asyncio.create_task(fleet.stream(client, 50)) for _ in range(20)]
+        await wait_until_async(lambda: fleet.pool()["replicas"].get("ready") == 3, "a third replica")
+        return await asyncio.gather(*streams)
+
+
+def test_the_gateway_is_killed(fleet, wait_until):
+    """Its streams are cut, for it was what held them; the address answers on, and the engines do not notice."""
+
+    async def main():
+        async with fleet.client() as client:
+            cut = await fleet.begun(client, 2, 200)
+            fleet.child("gateway").kill()
+            meanwhile = await asyncio.gather(*(fleet.stream(client, 3) for _ in range(5)))
+            return await asyncio.gather(*cut), meanwhile
+
+    fleet.ready(2)
+    engines, address = pids(fleet.engines()), fleet.gateway
+    cut, meanwhile = asyncio.run(main())
+    assert all(stream.error for stream in cut), "a stream that is cut must not look whole"
+    assert not_whole(meanwhile) == [], "connections made while there was no gateway wait for the next one"
+    assert fleet.gateway == address
+    wait_until(lambda: [row["streams"] for row in fleet.ready(2)["detail"]] == [0, 0], "the engines to be free again")
+    assert pids(fleet.engines()) == engines
+    assert "the gateway ended with 137; starting it again" in fleet.output.read_text()
+
+
+def test_an_engine_is_killed(fleet, wait_until):
+    """Its streams end with an error that says so, those of the other replica end whole, and it comes back."""
+
+    async def main():
+        async with fleet.client() as client:
+            streams = await fleet.begun(client, 6, 60)
+            fleet.engines()[victim].kill()
+            return await asyncio.gather(*streams)
+
+    pool = fleet.ready(2)
+    victim = pool["detail"][0]["id"]
+    streams = asyncio.run(main())
+    broken = not_whole(streams)
+    assert len(broken) == 3, "six streams were spread over two replicas"
+    assert all("broke off" in stream.error for stream in broken)
+    assert [stream for stream in streams if stream not in broken and stream.error] == []
+    wait_until(lambda: restarts(fleet.pool(), victim) == 1, "the restart")
+    assert restarts(fleet.ready(2, "after an engine was killed"), victim) == 1
+
+    async def both_are_needed():
+        async with fleet.client() as client:
+            return await asyncio.gather(*(fleet.stream(client, 5) for _ in range(8)))
+
+    assert not_whole(asyncio.run(both_are_needed())) == []
+    ended = [event["message"] for event in fleet.events() if event["kind"] == "replica_failed"]
+    assert any("signal 9" in words or "SIGKILL" in words for words in ended)
+
+
+def restarts(pool, replica):
+    return next(row["restarts"] for row in pool["detail"] if row["id"] == replica)
+
+
+def test_the_supervisor_is_killed_and_nothing_is_left(fleet, wait_until):
+    async def main():
+        async with fleet.client() as client:
+            streams = await fleet.begun(client, 2, 400)
+            fleet.census()
+            assert len(fleet.left()) >= 7, "supervisor, controller, gateway, two shims, two engines"
+            fleet.process.send_signal(signal.SIGKILL)
+            return await asyncio.gather(*streams)
+
+    fleet.ready(2)
+    assert all(stream.error for stream in asyncio.run(main()))
+    assert fleet.wait() == -signal.SIGKILL
+    wait_until(lambda: fleet.left() == [], "every process to end", 10)
+    status = fleet.cli("status", "--state", str(fleet.state))
+    assert status.returncode == 1
+    assert "is `forebay up` running" in status.stderr

@@ -1,0 +1,70 @@
+"""What every process takes from its supervisor: a clock that goes on, and addresses as they were bound."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from forebay.app import listening, process
+from forebay.domain.errors import BadInput
+from forebay.spec.types import Listen
+from forebay.testing import loop
+
+
+def parsed(*more):
+    return process.parser("gateway", ("gateway",)).parse_args(["--spec", "s", "--state", "/state", "--gateway-fd", "7", *more])
+
+
+def test_the_supervisors_words_are_understood():
+    arguments = parsed("--speed", "20.0", "--wall-offset=-1e+09")
+    assert (arguments.spec, arguments.state, arguments.gateway_fd) == (Path("s"), Path("/state"), 7)
+    assert (arguments.speed, arguments.wall_offset) == (20.0, -1e9)
+
+
+def test_an_accelerated_worlds_wall_goes_on_in_the_next_process():
+    async def main():
+        clock = process.world_clock(parsed("--speed", "20", "--wall-offset=5000"))
+        await clock.sleep_until(clock.now_s() + 60.0)
+        again = process.world_clock(parsed("--speed", "20", "--wall-offset=5000"))
+        assert again.now_s() == clock.now_s()
+        assert again.wall_s() == pytest.approx(clock.wall_s())
+        assert clock.wall_s() == pytest.approx(5000.0 + clock.now_s())
+
+    loop.run(main)
+
+
+def test_the_real_worlds_wall_is_the_real_one():
+    async def main():
+        return process.world_clock(parsed()).wall_s()
+
+    before_s = time.time()
+    assert before_s <= loop.run(main) <= time.time()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_free_port_is_told_as_it_was_bound(host):
+    try:
+        opened = listening.opened("gateway", Listen(host, 0))
+    except BadInput:
+        pytest.skip(f"this machine has no {host}")
+    with opened:
+        port = opened.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        assert listening.address(opened) == f"{shown}:{port}"
+        assert listening.url(opened) == f"http://{shown}:{port}"
+
+
+def test_all_addresses_are_reached_by_the_loopback():
+    with listening.opened("gateway", Listen("0.0.0.0", 0)) as opened:
+        assert listening.url(opened) == f"http://127.0.0.1:{opened.getsockname()[1]}"
+
+
+def test_an_address_that_is_taken_is_named_with_what_to_do():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadInput) as caught:
+            listening.opened("admin", Listen("127.0.0.1", port))
+    assert str(caught.value) == (
+        f"admin: can't listen on 127.0.0.1:{port} (Address already in use); name another address, or port 0 for a free one"
+    )

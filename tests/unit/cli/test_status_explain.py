@@ -1,0 +1,94 @@
+"""What people see: replicas by state, dashes for what is not known, the binding term, and words that are shown as they are."""
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from forebay.cli import admin_client, explain, status
+from forebay.cli.main import app
+from forebay.controller.status import Explanation, PoolStatus, ReplicaStatus, Status
+from forebay.domain.scaling import Alert, AlertKind, Term, TermKind
+
+WORDS = "its log ends: [/red] [INFO] C:\\[x] [link=a]"
+TERMS = (
+    Term("min", TermKind.FLOOR, 1, "never fewer than 1"),
+    Term("demand", TermKind.FLOOR, 3, f"[bold]3[/] {WORDS}", binding=True),
+)
+ALERT = Alert(AlertKind.POOL_EXHAUSTED, "chat", f"no more {WORDS}", 0.0)
+REPLICA = ReplicaStatus("chat-1", "ready", 61.0, "http://127.0.0.1:9", 3, 0.42, 300.0, 0, "")
+FAILED = ReplicaStatus("chat-2", "failed", 1.0, "", None, None, None, 7, WORDS)
+POOL = PoolStatus(
+    pool="chat",
+    model="m",
+    desired=3,
+    replicas={"failed": 1, "ready": 1},
+    binding="demand",
+    because=f"[bold]3[/] {WORDS}",
+    posture="open",
+    waiting=None,
+    arrival_per_min=90.4,
+    ttft_attainment=0.987,
+    cold_start_s=300.0,
+    gpu_hours=1.5,
+    cost_usd=4.5,
+    unknown={"lanes_waiting": "gateway_lost"},
+    alerts=(ALERT,),
+    detail=(REPLICA, FAILED),
+)
+STATUS = Status("2026-11-29T08:00:00Z", 3, 7, {"gateway-0": "silent"}, (POOL,), ("history is not kept [/]",))
+
+
+def shown(*renderables):
+    console = Console(width=300, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    with console.file:
+        for renderable in renderables:
+            console.print(renderable)
+        return console.export_text()
+
+
+def test_a_status_shows_states_readings_and_reasons():
+    text = shown(status.render(STATUS))
+    assert "1 ready, 1 failed" in text
+    assert "– gateway_lost" in text
+    assert "98.7%" in text
+    assert "90" in text
+    assert "42%" in text
+    assert "5m" in text
+    assert "! silent gateways: gateway-0" in text
+    assert "! history is not kept [/]" in text
+
+
+def test_words_of_others_are_shown_as_they_are():
+    text = shown(status.render(STATUS))
+    assert text.count(WORDS) == 3, "the binding term's, the failed replica's, the alert's"
+    assert "[bold]3[/]" in text
+
+
+def test_an_explanation_marks_what_binds():
+    found = Explanation("chat", "2026-11-29T08:00:00Z", 3, "demand", "open", TERMS, (ALERT,))
+    lines = shown(explain.render(found)).splitlines()
+    assert any("→" in line and "demand" in line and WORDS in line for line in lines)
+    assert any("→" not in line and "never fewer than 1" in line for line in lines)
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """What the admin API would say, by path."""
+    asked = []
+
+    def ask(url, path, query, kind):
+        asked.append((url, path, query))
+        return STATUS if path == "/v1/status" else [Explanation("chat", "then", 3, "demand", "open", TERMS, (ALERT,))]
+
+    monkeypatch.setattr(admin_client, "ask", ask)
+    return asked
+
+
+def test_the_verbs_ask_what_they_were_asked(answers):
+    runner = CliRunner(env={"COLUMNS": "250"})
+    result = runner.invoke(app, ["explain", "--admin", "http://h:1", "--at", "2026-11-29T08:00:00Z", "--pool", "chat"])
+    assert result.exit_code == 0
+    assert WORDS in result.stdout
+    assert "! pool_exhausted no more" in result.stdout
+    assert runner.invoke(app, ["status", "--admin", "http://h:1"]).exit_code == 0
+    assert answers == [("http://h:1", "/v1/explain", {"pool": "chat", "at": "2026-11-29T08:00:00Z"}), ("http://h:1", "/v1/status", {})]

@@ -1,0 +1,54 @@
+"""Every verb teaches: what it is for, and what each of its options means."""
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from forebay.cli.main import app
+
+ROOT = typer.main.get_command(app)
+
+
+def leaves(command, words=()):
+    """(words, command) of every verb below."""
+    if isinstance(command, click.Group) or hasattr(command, "commands"):
+        return [leaf for name, sub in command.commands.items() for leaf in leaves(sub, (*words, name))]
+    return [(words, command)]
+
+
+VERBS = leaves(ROOT)
+
+
+def test_the_verbs_are_all_there():
+    assert {words[0] for words, _ in VERBS} == {
+        "up",
+        "gateway",
+        "status",
+        "explain",
+        "check",
+        "schema",
+        "profile",
+        "emulate",
+        "replay",
+        "demo",
+        "world",
+    }
+
+
+def test_without_a_word_it_says_where_to_start():
+    result = CliRunner().invoke(app, [])
+    assert "forebay up -c examples/quickstart.yaml" in result.output
+
+
+@pytest.mark.parametrize(("words", "command"), VERBS, ids=lambda value: "-".join(value) if isinstance(value, tuple) else "")
+def test_help_says_what_it_is_for_and_what_each_option_means(words, command):
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words, "--help"])
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+    assert command.help is not None
+    purpose = command.help.split("\n\n")[0]
+    assert len(purpose) >= 25, purpose
+    assert purpose.endswith((".", ":")), purpose
+    silent = [parameter.name for parameter in command.params if not getattr(parameter, "help", None) and parameter.name != "help"]
+    assert silent == []
