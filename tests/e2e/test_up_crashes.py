@@ -140,6 +140,43 @@ def test_the_gateway_is_killed(fleet, wait_until):
     assert "the gateway ended with 137; starting it again" in fleet.output.read_text()
 
 
+def test_the_controller_is_replaced_in_order(fleet, wait_until):
+    """As for an upgrade: SIGTERM makes it leave, not take its engines with it."""
+
+    async def main():
+        async with fleet.client() as client:
+            streams = await fleet.begun(client, 2, 40)
+            fleet.child("controller").send_signal(signal.SIGTERM)
+            return await asyncio.gather(*streams)
+
+    fleet.ready(2)
+    engines, term = pids(fleet.engines()), fleet.status()["term"]
+    assert not_whole(asyncio.run(main())) == []
+    wait_until(lambda: fleet.status()["term"] == term + 1, "the next controller")
+    assert fleet.ready(2)["alerts"] == []
+    assert pids(fleet.engines()) == engines
+    assert "the controller ended with 0; starting it again" in fleet.output.read_text()
+
+
+def test_the_gateway_is_replaced_in_order(fleet, wait_until, wait_until_async):
+    """As for an upgrade: its streams end whole, and who connects meanwhile waits for the next one."""
+
+    async def main():
+        async with fleet.client() as client, fleet.client() as newcomer:
+            streams = await fleet.begun(client, 2, 40)
+            before.send_signal(signal.SIGTERM)
+            await wait_until_async(lambda: "gateway_drain " in log.read_text(), "the old gateway to listen no more")
+            meanwhile = await asyncio.gather(*(fleet.stream(newcomer, 3) for _ in range(3)))
+            return [*await asyncio.gather(*streams), *meanwhile]
+
+    fleet.ready(2)
+    before, log = fleet.child("gateway"), fleet.state / "logs" / "gateway.log"
+    assert not_whole(asyncio.run(main())) == []
+    wait_until(lambda: fleet.child("gateway").pid != before.pid, "the next gateway")
+    assert "gateway_left" in [event["kind"] for event in fleet.events()], "it said goodbye: its silence was no outage"
+    assert "the gateway ended with 0; starting it again" in fleet.output.read_text()
+
+
 def test_an_engine_is_killed(fleet, wait_until):
     """Its streams end with an error that says so, those of the other replica end whole, and it comes back."""
 

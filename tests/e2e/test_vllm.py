@@ -37,8 +37,10 @@ CHAT = "/v1/chat/completions"
 START_S = 600.0
 """A start takes 40 s on quiet cores and was seen to take 155 s on busy ones."""
 SOON_S = 120.0
-STREAM_TOKENS = 1500
-"""Long enough to outlast the choice of a victim; two of them leave an engine's KV below the scale-out threshold."""
+STREAM_TOKENS = 800
+"""Four of them on one engine leave its KV below the scale-out threshold."""
+LAST_TOKENS = 1500
+"""Long enough to be under way still when SIGTERM comes."""
 PAST_THE_GATEWAY = 16
 PAST_TOKENS = 700
 """So many requests of so many tokens are kept in flight at an engine with four places. On a starved machine clients may stand
@@ -55,7 +57,7 @@ pytestmark = [
 class Stream:
     """One streamed answer, as its client saw it."""
 
-    began_s: float
+    began_s: float = field(default_factory=time.monotonic)
     ended_s: float = 0.0
     token_ids: int = 0
     finish: str | None = None
@@ -123,6 +125,10 @@ class Up:
         files = [self.output, *sorted((self.state / "logs").glob("*.log"))]
         return "".join(f"\n== {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-15:]) for path in files)
 
+    @property
+    def gateway(self) -> str:
+        return json.loads(self.ready_file.read_bytes())["gateway"]
+
     async def admin(self, path: str) -> Any:
         return json.loads(await fetch(json.loads(self.ready_file.read_bytes())["admin"] + path))
 
@@ -177,7 +183,13 @@ async def page(url: str) -> str:
 
 
 def gauge(text: str, name: str) -> float:
-    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"vllm:{name}{{"))
+    return labelled(text, f"vllm:{name}", "engine=")
+
+
+def labelled(text: str, name: str, label: str) -> float:
+    """The first sample of ``name`` with ``label`` in it; 0 where there is none."""
+    found = (float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"{name}{{") and label in line)
+    return next(found, 0.0)
 
 
 async def page_under_load(url: str) -> str:
@@ -199,10 +211,8 @@ def ask(tokens: int, **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": "Say something."}], "max_tokens": tokens, "extra_body": extra, **more}
 
 
-async def streamed(openai: AsyncOpenAI, tokens: int, into: list[Stream]) -> Stream:
+async def streamed(openai: AsyncOpenAI, tokens: int, stream: Stream) -> Stream:
     """Read one streamed answer to its end; the engine tells each token's id, so tokens are counted and not events."""
-    stream = Stream(time.monotonic())
-    into.append(stream)
     try:
         async with await openai.chat.completions.create(**ask(tokens, stream=True, stream_options={"include_usage": True})) as events:
             async for event in events:
@@ -218,9 +228,15 @@ async def streamed(openai: AsyncOpenAI, tokens: int, into: list[Stream]) -> Stre
 
 
 async def streaming(openai: AsyncOpenAI, enough: asyncio.Event, into: list[Stream]) -> None:
-    """One client that asks again and again, and reads its last answer to the end."""
+    """One client that asks anew each time its last answer is half there, so that it is never without one; reads all to their ends."""
+    tasks = []
     while not enough.is_set():
-        await streamed(openai, STREAM_TOKENS, into)
+        stream = Stream()
+        into.append(stream)
+        tasks.append(asyncio.create_task(streamed(openai, STREAM_TOKENS, stream)))
+        while not stream.ended_s and stream.token_ids < STREAM_TOKENS / 2:
+            await asyncio.sleep(0.05)
+    await asyncio.gather(*tasks)
 
 
 @contextlib.asynccontextmanager
@@ -297,7 +313,7 @@ async def start(up: Up, story: Story) -> str:
 async def talk(gateway: AsyncOpenAI, story: Story) -> None:
     whole = await gateway.chat.completions.create(**ask(40))
     story.seen["whole"] = (whole.choices[0].finish_reason, whole.usage and whole.usage.completion_tokens)
-    story.seen["streamed"] = await streamed(gateway, 60, [])
+    story.seen["streamed"] = await streamed(gateway, 60, Stream())
     text, count = "", 0
     async with await gateway.chat.completions.create(**ask(25, stream=True)) as events:
         async for event in events:
@@ -338,37 +354,30 @@ async def overload(up: Up, story: Story, engine: str, emulator: str) -> None:
 
 
 async def drain(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
-    """One stream on each replica, again and again, until one of the two has left.
-
-    The victim is the replica with the fewest live tokens. The second client begins half an answer after the first, so
-    that what runs there still has half an answer to go.
-    """
+    """Streams on both replicas, again and again, until one of the two has left."""
     enough = asyncio.Event()
-    clients = [asyncio.create_task(streaming(gateway, enough, story.streams))]
-
-    async def halfway() -> bool:
-        return any(stream.token_ids >= STREAM_TOKENS / 2 for stream in story.streams)
+    clients = [asyncio.create_task(streaming(gateway, enough, story.streams)) for _ in range(2)]
+    permits: list[float] = []
 
     async def leaving() -> Any:
         return await up.replicas("draining")
 
     async def gone() -> bool:
+        permits.append(labelled(await page(up.gateway), "forebay_permits", victim["id"]))
         return len(await up.replicas()) == 1
 
     try:
         begun_s = time.monotonic()
-        await up.until("half an answer is there", SOON_S, halfway)
-        clients.append(asyncio.create_task(streaming(gateway, enough, story.streams)))
         victim = (await up.until("a replica drains", START_S, leaving))[0]
         drain_s = time.monotonic()
-        story.seen["victim"] = victim
         story.timings_s["both ready and no queue, to the drain"] = drain_s - begun_s
         await up.until("the victim has left", START_S, gone)
         story.timings_s["drain, to the end of the victim's process"] = time.monotonic() - drain_s
-        story.seen["drained between"] = (drain_s, time.monotonic())
     finally:
         enough.set()
         await asyncio.gather(*clients)
+    story.seen["victim"] = (victim["id"], max(permits))
+    story.seen["drained between"] = (drain_s, drain_s + story.timings_s["drain, to the end of the victim's process"])
     story.seen["replicas at last"] = await up.replicas()
     story.seen["events"] = await up.admin("/v1/events?limit=1000")
 
@@ -379,8 +388,8 @@ async def finish(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
     async def running() -> bool:
         return all(stream.token_ids or stream.error for stream in story.last_streams)
 
-    last = [asyncio.create_task(streamed(gateway, STREAM_TOKENS, story.last_streams)) for _ in range(2)]
-    await asyncio.sleep(0)
+    story.last_streams = [Stream(), Stream()]
+    last = [asyncio.create_task(streamed(gateway, LAST_TOKENS, stream)) for stream in story.last_streams]
     await up.until("the last streams run", SOON_S, running)
     up.census()
     story.seen["processes"] = [process.pid for process in up.descendants.values()]
@@ -396,12 +405,11 @@ async def finish(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
 
 async def play(up: Up, story: Story, emulator: str) -> None:
     engine = await start(up, story)
-    ready = json.loads(up.ready_file.read_bytes())
     story.pages["idle"] = (await page(engine), await page(emulator))
     for url in (engine, emulator):
         await mixed(url)
     story.pages["after requests of every kind"] = (await page(engine), await page(emulator))
-    async with client(ready["gateway"]) as gateway:
+    async with client(up.gateway) as gateway:
         await talk(gateway, story)
         await overload(up, story, engine, emulator)
         await drain(up, story, gateway)
@@ -461,14 +469,15 @@ def test_what_waits_past_the_gateway_starts_a_second_replica_and_explain_names_t
 
 
 def test_a_drain_ends_with_every_stream_complete(story):
-    assert story.seen["victim"]["streams"] >= 1, "no stream was on the victim, so its drain proves nothing"
+    victim, streams = story.seen["victim"]
+    assert streams >= 1, "no stream was on the victim, so its drain proves nothing"
     begun_s, ended_s = story.seen["drained between"]
     during = [stream for stream in story.streams if stream.began_s < ended_s and stream.ended_s > begun_s]
     assert len(during) >= 2
     assert [stream for stream in story.streams if not stream.whole(STREAM_TOKENS)] == []
     (survivor,) = story.seen["replicas at last"]
     assert survivor["state"] == "ready"
-    assert survivor["id"] != story.seen["victim"]["id"]
+    assert survivor["id"] != victim
     kinds = {event["kind"] for event in story.seen["events"]}
     assert "drain_deadline" not in kinds
     assert "replica_draining" in kinds
@@ -476,8 +485,8 @@ def test_a_drain_ends_with_every_stream_complete(story):
 
 def test_sigterm_lets_streams_end_and_leaves_no_process(story):
     assert len(story.last_streams) == 2
-    assert all(0 < tokens < STREAM_TOKENS for tokens in story.seen["tokens at SIGTERM"])
-    assert [stream for stream in story.last_streams if not stream.whole(STREAM_TOKENS)] == []
+    assert all(0 < tokens < LAST_TOKENS for tokens in story.seen["tokens at SIGTERM"])
+    assert [stream for stream in story.last_streams if not stream.whole(LAST_TOKENS)] == []
     assert story.seen["exit code"] == 0
     # Two services, and for each of two engines a shim, an API server, an engine core and a worker.
     assert len(story.seen["processes"]) >= 10

@@ -66,8 +66,11 @@ class Admission:
         self._freed: dict[Replica, None] = {}
         """…and the replicas that have had something freed since."""
 
-    def arrive(self, ticket: int, tier: str, team: str, shape: Shape, now_s: float) -> list[Effect]:
-        """A new request: dispatched, queued (no effect for it), or refused. Raises ValueError for a ticket in use or a tier unknown."""
+    def arrive(self, ticket: int, tier: str, team: str, shape: Shape, now_s: float, longest_wait_s: float | None = None) -> list[Effect]:
+        """A new request: dispatched, queued (no effect for it), or refused. Raises ValueError for a ticket in use or a tier unknown.
+
+        ``longest_wait_s``: the team's own promise in that tier, where it has one; else the tier's.
+        """
         lane = self._lane_of.get(tier)
         if lane is None:
             raise ValueError(f"pool {self.pool!r} has no tier {tier!r}; it has {', '.join(self._lane_of)}")
@@ -77,7 +80,7 @@ class Admission:
         if self._waiting:
             self._expire(now_s, effects)
         self.arrived_total += 1
-        entry = Ticket(ticket, lane, team, shape, now_s)
+        entry = Ticket(ticket, lane, team, shape, now_s, longest_wait_s)
         self._tickets[ticket] = entry
         goes_next = not (self._waiting and any(other.waiting for other in self._lanes[: lane.index + 1]))
         if goes_next:
@@ -231,12 +234,13 @@ class Admission:
         sheds_all = self._replicas.posture is Posture.SHED_LOW and lane.rank > self._lanes[0].rank
         if sheds_all or (self._replicas.posture is not Posture.OPEN and lane.preemptible):
             return Refusal.SHED if self._replicas.listed else Refusal.NO_REPLICAS
-        if not self._replicas.listed or lane.longest_wait_s > FORESIGHT_S:
+        longest_wait_s = entry.deadline_s - now_s
+        if not self._replicas.listed or longest_wait_s > FORESIGHT_S:
             return None
         if self._replicas.ready_at_s is not None and self._replicas.ready_at_s <= entry.deadline_s:
             return None
         wait = measured_wait_s(self._lanes, lane, now_s)
-        return Refusal.WOULD_EXPIRE if isinstance(wait, Known) and wait.value > lane.longest_wait_s else None
+        return Refusal.WOULD_EXPIRE if isinstance(wait, Known) and wait.value > longest_wait_s else None
 
     def _enqueue(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
         """Let it wait, in the place of a less important one if the queue is full. ``goes_next``: it has just been found to fit nowhere."""

@@ -38,7 +38,7 @@ class Ticket:
         "uncached",
     )
 
-    def __init__(self, ticket: int, lane: "Lane", team: str, shape: Shape, now_s: float) -> None:
+    def __init__(self, ticket: int, lane: "Lane", team: str, shape: Shape, now_s: float, longest_wait_s: float | None = None) -> None:
         self.id = ticket
         self.lane = lane
         self.team = team
@@ -52,7 +52,7 @@ class Ticket:
         self.longest = shape.prompt_tokens + -(-shape.output_tokens // shape.sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
         self.arrived_s = now_s
-        self.deadline_s = now_s + lane.longest_wait_s
+        self.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
         self.queued_seq = 0
         self.queued_s = now_s
         self.dispatched_s = now_s

@@ -15,10 +15,13 @@ from pathlib import Path
 from forebay.adapters.local.logfile import LogFile
 
 LIFELINE = "FOREBAY_LIFELINE_FD"
+STOP_ENGINES = signal.SIGUSR1
+"""Tells the controller to end with its engines; by SIGTERM it only leaves, and the next one takes them over."""
 BACKOFF_S_MIN = 0.25
 BACKOFF_S_MAX = 10.0
 HEALTHY_AFTER_S = 30.0
 CANNOT_START = 127
+LAST_WORDS_BYTES_MAX = 2000
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -61,6 +64,7 @@ class Child:
         self._backoff_s = BACKOFF_S_MIN
         self._started_s = 0.0
         self._restart_at_s: float | None = None
+        self._spoke_from = 0
 
     @property
     def log(self) -> Path:
@@ -74,6 +78,7 @@ class Child:
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab") as log:
+                self._spoke_from = log.tell()
                 # In a session of its own: an interrupt at the terminal is the supervisor's to pass on, in order.
                 process = subprocess.Popen(
                     self._command,
@@ -121,9 +126,18 @@ class Child:
         """Move its log aside if it has grown too large."""
         self._log.bound()
 
-    def tail(self) -> str:
-        """The last words of its log, or why there are none."""
-        return self.problem or self._log.tail()
+    def last_words(self) -> str:
+        """The end of what it wrote since it was last started, or why it wrote nothing."""
+        if self.problem:
+            return self.problem
+        try:
+            with self.log.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                begin = self._spoke_from if self._spoke_from <= end else 0  # its log was moved aside
+                file.seek(max(begin, end - LAST_WORDS_BYTES_MAX))
+                return file.read(LAST_WORDS_BYTES_MAX).decode(errors="replace").strip()
+        except OSError:
+            return ""
 
 
 def reap() -> list[tuple[int, int]]:

@@ -1,16 +1,22 @@
-"""The controller's process: control loop, roster channel, admin API, and the fleet's engines as its wards."""
+"""The controller's process: control loop, roster channel, admin API, and the fleet's engines as its wards.
+
+SIGTERM replaces a controller: it leaves, the engines run on, and the next one takes them over. Only the supervisor's own
+signal ends the engines too.
+"""
 
 import argparse
 import asyncio
+import signal
 import sys
 
 from forebay.app import process, wiring
+from forebay.app.children import STOP_ENGINES
 from forebay.app.files import saved_spec
 
 
 async def _main(arguments: argparse.Namespace) -> int:
     spec = saved_spec(arguments.spec)
-    stop = process.stop_event()
+    stop, leave = process.stop_event(STOP_ENGINES), process.stop_event(signal.SIGTERM, signal.SIGINT)
     process.end_with_the_lifeline()
     clock = process.world_clock(arguments)
     system = await wiring.controller(spec, arguments.state, clock, process.lifeline_fd())
@@ -18,14 +24,16 @@ async def _main(arguments: argparse.Namespace) -> int:
         await system.channel.start_on(process.inherited(arguments.channel_fd))
         await system.admin.start_on(process.inherited(arguments.admin_fd))
         control = asyncio.create_task(system.controller.run(system.channel.publish), name="control loop")
-        stopping = asyncio.create_task(stop.wait(), name="stop signal")
-        await asyncio.wait({control, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
+        told = [asyncio.create_task(event.wait(), name="signal") for event in (stop, leave)]
+        await asyncio.wait({control, *told}, return_when=asyncio.FIRST_COMPLETED)
         if control.done():
             control.result()
-        control.cancel()
-        await asyncio.gather(control, return_exceptions=True)
-        await system.controller.stop_all()
+        for task in (control, *told):
+            task.cancel()
+        await asyncio.gather(control, *told, return_exceptions=True)
+        if stop.is_set():
+            await system.controller.stop_all()
+        system.controller.meter.save()
     finally:
         await system.close()
     return 0

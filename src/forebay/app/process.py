@@ -50,11 +50,11 @@ def lifeline_fd() -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def stop_event() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT."""
+def stop_event(*numbers: signal.Signals) -> asyncio.Event:
+    """Set by any of the signals ``numbers``; default: SIGTERM and SIGINT."""
     event = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in numbers or (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, event.set)
     return event
 

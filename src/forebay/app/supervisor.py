@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from forebay.app import config, listening
-from forebay.app.children import Child, Lifeline, become_subreaper, reap
+from forebay.app.children import STOP_ENGINES, Child, Lifeline, become_subreaper, reap
 from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
 
 POLL_S = 0.05
 LOG_LOOK_EVERY_S = 5.0
-STARTS_FAILED_MAX = 5
+RESTARTS_MAX = 3
+"""Of a child that has never been ready; one that was ready is restarted for ever."""
 STOP_MARGIN_S = 30.0
 ORPHANS_S_MAX = 10.0
 """How long the end waits for processes that only the lifeline ends."""
@@ -80,6 +81,7 @@ class Supervisor:
             self._until_ready(ready_file)
             while not self.stopping:
                 self._poll()
+            _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
             self._stop()
             return 0
         finally:
@@ -126,10 +128,11 @@ class Supervisor:
             if self.stopping:
                 return
             for child in self.children:
-                if child.restarts >= STARTS_FAILED_MAX:
+                if child.pid is None and (child.restarts >= RESTARTS_MAX or child.exit_code == BadInput.exit_code):
+                    words = f"the {child.name} does not start (exit code {child.exit_code}); {child.log} ends:\n{child.last_words()}"
                     self.stopping = 1
                     self._stop()
-                    raise ForebayError(f"the {child.name} does not start (exit code {child.exit_code}); {child.log} ends: {child.tail()}")
+                    raise ForebayError(words)
         running = Running(listening.url(self.sockets["gateway"]), listening.url(self.sockets["admin"]), os.getpid())
         write_value(self.state / RUNNING_FILE, running)
         if ready_file is not None:
@@ -140,11 +143,10 @@ class Supervisor:
     def _stop(self) -> None:
         """The gateway first, so that streams finish while their engines live; then the controller with its engines."""
         self.sockets["gateway"].close()
-        _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
         drain_s = self.spec.limits.drain_s / self.speed + STOP_MARGIN_S
         grace_s = _grace_s(self.spec) / min(self.speed, 1.0) + STOP_MARGIN_S
-        for child, patience_s in ((self.gateway, drain_s), (self.controller, grace_s)):
-            child.signal(signal.SIGTERM)
+        for child, number, patience_s in ((self.gateway, signal.SIGTERM, drain_s), (self.controller, STOP_ENGINES, grace_s)):
+            child.signal(number)
             deadline_s = time.monotonic() + patience_s
             while child.pid is not None and time.monotonic() < deadline_s and self.stopping < 2:
                 self._poll()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Annotated
 
+import msgspec
 import typer
 import uvloop
 from rich.console import Console, Group, RenderableType
@@ -70,22 +71,10 @@ def command(
         lenient=lenient,
         tiers={tier: _weight(text) for tier, text in _pairs("--tiers", tiers)},
     )
-    options = replay.ReplayOptions(
-        target=target,
-        model=model,
-        chat=not completions,
-        key=key,
-        keys=tuple(_pairs("--keys", keys)),
-        service_tier=service_tier,
-        bytes_per_token=bytes_per_token,
-        ignore_eos=ignore_eos,
-        timeout_s=_duration_s("--timeout", timeout),
-        connections_max=connections,
-        obey_retry_after=obey_retry_after,
-        retries_max=retries,
-        ttft_s=_promises(ttft),
-        records=records,
-    )
+    who = {"target": target, "model": model, "key": key, "keys": tuple(_pairs("--keys", keys)), "service_tier": service_tier}
+    what = {"chat": not completions, "bytes_per_token": bytes_per_token, "ignore_eos": ignore_eos, "records": records}
+    patience = {"timeout_s": _duration_s("--timeout", timeout), "obey_retry_after": obey_retry_after, "retries_max": retries}
+    options = msgspec.convert({**who, **what, **patience, "connections_max": connections, "ttft_s": _promises(ttft)}, replay.ReplayOptions)
     _positive("--speed", speed)
     counts = Counts()
     rows = files.load(selection, seed, counts)

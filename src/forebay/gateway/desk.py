@@ -16,7 +16,7 @@ from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.meters import TierMeter
 from forebay.ports.clock import Clock, TimerHandle
-from forebay.spec.types import Pool, Spec
+from forebay.spec.types import Pool, Spec, Tier
 
 LEARN_ALL = 64
 LEARN_EVERY = 4
@@ -83,10 +83,10 @@ class Desk:
         self._tickets += 1
         return self._tickets
 
-    def arrive(self, pool: PoolDesk, call: Caller, tier: str, team: str, shape: Shape, now_s: float) -> None:
+    def arrive(self, pool: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float) -> None:
         """A request came; it may be sent or refused before this returns."""
         pool.calls[call.ticket] = call
-        self._after(pool, pool.admission.arrive(call.ticket, tier, team, shape, now_s))
+        self._after(pool, pool.admission.arrive(call.ticket, tier.name, team, shape, now_s, tier.longest_wait_s))
 
     def first_token(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
         """Its prompt is prefilled."""

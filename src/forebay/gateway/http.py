@@ -99,6 +99,7 @@ class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_advancing",
         "_body",
+        "_clogged",
         "_fed_bytes",
         "_headers",
         "_known",
@@ -141,6 +142,7 @@ class ClientConnection(asyncio.Protocol):
         self._refused: ErrorReply | None = None  # answered when its turn comes; nothing is parsed after it
         self._lingering = False
         self._advancing = False
+        self._clogged = False  # more is written than the client has read
         self._since = server.tick  # of the last progress
         self._started = server.tick  # of the request being read
         self.request: Request | None = None
@@ -179,14 +181,18 @@ class ClientConnection(asyncio.Protocol):
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """The client reads slower than we write."""
+        """The client reads slower than we write: nothing further is begun either."""
+        self._clogged = True
         if self.reply is not None:
             self.reply.client_slow()
 
     def resume_writing(self) -> None:
         """It has caught up."""
+        self._clogged = False
         if self.reply is not None:
             self.reply.client_ready()
+        elif not self._advancing:
+            self._advance()
 
     def sweep(self, tick: int) -> None:
         """Close what has been silent for too long."""
@@ -243,7 +249,7 @@ class ClientConnection(asyncio.Protocol):
     def _advance(self) -> None:
         """Answer what is ready, in order; then read on."""
         self._advancing = True
-        while self.request is None and not self._lingering:
+        while self.request is None and not self._lingering and not self._clogged:
             if self._ready:
                 self.request = self._ready.popleft()
                 self._server.handle(self, self.request)
@@ -277,7 +283,7 @@ class ClientConnection(asyncio.Protocol):
         if self._lingering or self._refused is not None:
             return
         self._since = self._server.tick
-        if self.request is not None or self._ready:
+        if self.request is not None or self._ready or self._clogged:
             self._unread += data
             if len(self._unread) > PIPELINED_BYTES_MAX and not self._paused:
                 self._paused = True

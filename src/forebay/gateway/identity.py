@@ -35,13 +35,14 @@ class Identity:
     """All keys of a spec. Without teams everybody is ``anonymous``, at the top tier."""
 
     def __init__(self, spec: Spec) -> None:
+        self._spec = spec
         self._tiers = sorted(spec.tiers, key=lambda tier: tier.rank)
         self._by_name = {tier.name: tier for tier in spec.tiers}
         self._callers: dict[bytes, Caller] = {}
         for team in spec.teams:
             for secret, tier in team.keys:
-                self._callers[_digest(secret.encode())] = self._caller(team.name, self._by_name[tier], team.tiers)
-        self.anonymous = None if spec.teams else self._caller(ANONYMOUS, self._tiers[0], ())
+                self._callers[_digest(secret.encode())] = self._caller(team.name, tier, team.tiers)
+        self.anonymous = None if spec.teams else self._caller(ANONYMOUS, self._tiers[0].name, ())
 
     def caller(self, authorization: bytes) -> Caller | None:
         """Whose ``Authorization`` header that is, or None."""
@@ -64,10 +65,11 @@ class Identity:
         names = ", ".join(caller.allowed)
         return bad_request(f"service_tier {asked!r} is not one this key may use. Allowed: {names}, auto, default, flex.", "service_tier")
 
-    def _caller(self, team: str, tier: Tier, tiers: tuple[str, ...]) -> Caller:
-        allowed = {other.name: other for other in self._tiers if other.rank >= tier.rank and (not tiers or other.name in tiers)}
-        allowed[tier.name] = tier
-        return Caller(team, tier, allowed)
+    def _caller(self, team: str, name: str, tiers: tuple[str, ...]) -> Caller:
+        """Each tier as it is promised to this team, which may have a promise of its own."""
+        tier = self._spec.tier(name, team)
+        lower = [other.name for other in self._tiers if other.rank >= tier.rank and (not tiers or other.name in tiers)]
+        return Caller(team, tier, {other: self._spec.tier(other, team) for other in (*lower, name)})
 
 
 def _digest(secret: bytes) -> bytes:

@@ -56,6 +56,9 @@ class Histogram:
         return rows
 
 
+ANSWERS_FOR_A_MEAN = 20
+
+
 class TierMeter:
     """Counters of one (pool, tier) since the gateway started."""
 
@@ -98,12 +101,14 @@ class TierMeter:
         """A request came."""
         self.arrived += 1
         self.arrived_prompt_tokens += shape.prompt_tokens
-        self.arrived_output_tokens += shape.output_tokens
+        # Demand is a mean: the estimate, a high quantile, serves until there are answers to take one from.
+        answered = self.outcomes[Outcome.COMPLETED]
+        self.arrived_output_tokens += shape.output_tokens if answered < ANSWERS_FOR_A_MEAN else self.output_tokens // answered
 
-    def first_content(self, ttft_s: float) -> None:
-        """A stream's first content came."""
+    def first_content(self, ttft_s: float, promise_s: float) -> None:
+        """A stream's first content came; within ``promise_s`` the promise was met."""
         self.ttft.observe(ttft_s)
-        if ttft_s <= self.tier.ttft_s:
+        if ttft_s <= promise_s:
             self.ttft_met += 1
         else:
             self.ttft_missed += 1

@@ -19,6 +19,7 @@ from forebay.gateway.request import Request
 from forebay.gateway.sse import EventStream, Sink, Trouble
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, Exchange, ResponseHead
+from forebay.spec.types import Tier
 
 RETRIES_MAX = 2
 """Tries after the first, each on a replica not tried before."""
@@ -82,11 +83,12 @@ class Call:
         self._request_id = request_id
         self.ticket = context.desk.next_ticket()
 
-    def start(self, tier: str, shape: Shape, now_s: float) -> None:
-        """Queue it."""
+    def start(self, tier: Tier, shape: Shape, now_s: float) -> None:
+        """Queue it, under the promises of ``tier`` (its team's own, where it has some)."""
         self._body_bytes = len(self._body)
         self._estimate = shape
         self._arrived_s = now_s
+        self._ttft_promise_s = tier.ttft_s
         self._meter.arrive(shape)
         self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s)
 
@@ -203,7 +205,7 @@ class Call:
         head = self._whole.head
         modern = self._request.modern
         self._write_head(head, piece, None, chunked=modern)
-        self._meter.first_content(now_s - self._arrived_s)
+        self._meter.first_content(now_s - self._arrived_s, self._ttft_promise_s)
         self._context.desk.first_token(self._pool, self, now_s)
 
     def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:

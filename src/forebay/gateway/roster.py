@@ -5,16 +5,15 @@ from forebay.domain.roster import Roster, RosterPool, RosterReplica
 from forebay.spec.types import Spec
 
 CONTEXT_TOKENS = 131_072
-"""Of a model that isn't declared."""
 LEASE_S = 10.0
 
 
 def static_roster(spec: Spec) -> Roster:
     """Every attached engine of every pool, under term 0: any controller's roster replaces it."""
-    contexts = {model.name: model.context_tokens for model in spec.models}
+    context_tokens = {model.name: model.context_tokens for model in spec.models}
     pools = []
     for pool in spec.pools:
-        capacity = replica_capacity(pool, contexts.get(pool.model, CONTEXT_TOKENS))
+        capacity = replica_capacity(pool, context_tokens.get(pool.model, CONTEXT_TOKENS))
         replicas = tuple(RosterReplica(f"{pool.name}-{index}", url, capacity) for index, url in enumerate(pool.engine.attach))
         pools.append(RosterPool(pool.name, replicas))
     return Roster(0, 1, LEASE_S, tuple(pools))

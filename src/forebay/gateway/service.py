@@ -216,7 +216,7 @@ class Gateway:
         shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
         head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (facts.forwarded, request_id, len(body))
         call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, head, body, request_id)
-        call.start(tier.name, shape, self.clock.now_s())
+        call.start(tier, shape, self.clock.now_s())
 
     def _caller(self, request: Request) -> Caller | None:
         """Who asks; looked up once for each head that differs."""

@@ -204,6 +204,18 @@ def test_refused_expired_after_the_longest_wait_of_its_tier() -> None:
     assert pool.next_deadline_s() is None
 
 
+def test_a_teams_own_promise_goes_before_its_tiers() -> None:
+    """A team may accept a shorter longest wait than its tier's: it is refused then, and others of the tier wait on."""
+    lanes = machine("a")
+    lanes.arrive(1, "interactive", "other", SHORT, 0.0)
+    lanes.arrive(2, "interactive", "hasty", SHORT, 0.0, longest_wait_s=5.0)
+    lanes.arrive(3, "interactive", "other", SHORT, 0.0)
+    assert lanes.next_deadline_s() == 5.0
+    assert whys(lanes.advance(5.0)) == [(2, Refusal.EXPIRED)]
+    assert whys(lanes.advance(30.0)) == [(3, Refusal.EXPIRED)]
+    lanes.check()
+
+
 def test_an_expired_head_unblocks_those_behind_it() -> None:
     pool = machine("a", of=capacity(kv_tokens=100, sequences=10))
     pool.arrive(1, "standard", "t", Shape(50, 10), 0.0)

@@ -75,7 +75,7 @@ def test_a_machine_that_refuses_is_an_end_with_a_reason(tmp_path, lifeline):
     child = Child("gateway", "nothing", [], tmp_path / "logs", lifeline)
     child.start(5.0)
     assert (child.pid, child.exit_code) == (None, CANNOT_START)
-    assert "File exists" in child.tail()
+    assert "File exists" in child.last_words()
     (tmp_path / "logs").unlink()
     assert not child.restart_if_due(5.0)
     assert not child.restart_if_due(5.0 + BACKOFF_S_MIN / 2)
@@ -87,16 +87,27 @@ def test_a_signal_to_one_that_is_gone_is_no_error(child):
     child.signal(signal.SIGTERM)
 
 
-def test_its_log_is_bounded_and_its_last_words_are_kept(tmp_path, lifeline):
-    child = Pretended("gateway", "nothing", [], tmp_path, lifeline)
-    assert child.tail() == ""
-    child.log.write_text("first\n\nlast words\n")
-    assert child.tail() == "first | last words"
+def test_its_last_words_are_those_of_the_last_start(tmp_path, lifeline):
+    child = Child("gateway", "nothing.of.that.name", [], tmp_path, lifeline)
+    assert child.last_words() == ""
+    (tmp_path / "gateway.log").write_text("an older start's words\n")
+    child.start(0.0)
+    os.waitid(os.P_PID, child.pid, os.WEXITED)
+    assert "nothing.of.that.name" in child.last_words()
+    assert "older" not in child.last_words()
+    assert child.log.read_text().startswith("an older start's words\n")
+
+
+def test_its_log_is_bounded(child):
+    child.log.write_bytes(b"")
     with child.log.open("ab") as file:
         file.truncate(9 * 2**20)
     child.bound_log()
     assert child.log.stat().st_size == 0
-    assert child.log.with_name("gateway.log.1").stat().st_size == 9 * 2**20
+    assert child.log.with_name("controller.log.1").stat().st_size == 9 * 2**20
+    child.log.write_text("short\n")
+    child.bound_log()
+    assert child.last_words() == "short"
 
 
 @pytest.mark.parametrize(("code", "told"), [("import sys; sys.exit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])

@@ -124,6 +124,24 @@ def test_pipelined_bytes_are_bounded_and_all_read_in_the_end():
     serve(test, Limits())
 
 
+def test_a_client_that_asks_and_never_reads_is_not_served_for_ever():
+    async def test(echo, port):
+        big = b"z" * 20_000
+        echo.server.handle = lambda connection, request: (echo.handled.append(request), connection.answer(200, JSON, big))
+        client = await echo.connect(port)
+        client.writer.transport.pause_reading()
+        for _ in range(100):
+            client.send("/x", b"y" * 5_000)
+            await asyncio.sleep(0.01)
+        assert len(echo.handled) < 20
+        client.writer.transport.resume_reading()
+        for _ in range(100):
+            assert (await client.read()).body == big
+        assert len(echo.handled) == 100
+
+    serve(test, Limits(client_buffer_bytes_max=65_536))
+
+
 def test_a_client_that_leaves_is_noticed_while_its_request_is_answered():
     async def test(echo, port):
         client = await echo.connect(port)

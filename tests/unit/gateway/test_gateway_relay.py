@@ -98,6 +98,7 @@ def test_a_stream_passes_event_by_event(world):
         first = front.clock.now_s()
         assert (await client.event()).startswith(b"data: ")  # the role, held until there was content
         assert b"t0" in await client.event()
+        assert front.gateway.http.bodies_bytes == 0  # it will not be sent again
         for number in range(1, 5):
             assert b"t%d" % number in await client.event()
             assert front.clock.now_s() == pytest.approx(first + number * 0.01, abs=0.005)

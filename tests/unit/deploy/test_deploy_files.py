@@ -1,0 +1,65 @@
+"""What a user deploys speaks of metrics that exist: a rule over a name that nobody exports never fires."""
+
+import random
+import re
+from pathlib import Path
+
+import yaml
+from prometheus_client import generate_latest
+
+from forebay.adapters.upstream import HttpUpstream
+from forebay.app import wiring
+from forebay.app.config import decode
+from forebay.controller.reports import Reports
+from forebay.engine.catalogue import PROFILES
+from forebay.gateway.service import Gateway
+from forebay.testing.clock import LoopClock
+from forebay.testing.events import ListSink
+from forebay.testing.ids import CountingIds
+from forebay.testing.loop import run
+from forebay.testing.store import MemoryStore
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+SPEC = "pools: {chat: {profile: demo, engine: {kind: emulated}, scaling: {min: 1, max: 2}}}"
+
+
+class NoFleet:
+    async def observe(self):
+        return ()
+
+
+class NoSignals:
+    async def read(self, replicas):
+        return {}
+
+
+async def exported():
+    spec = decode(SPEC, "forebay.yaml", PROFILES)
+    clock, sink, store = LoopClock(), ListSink(), MemoryStore()
+    gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(1), sink, "g")
+    controller = wiring.build_controller(spec, clock, NoFleet(), NoSignals(), store, sink)
+    pages = generate_latest(gateway._registry) + generate_latest(Reports(controller, store, clock).registry)
+    await gateway.close()
+    return set(re.findall(r"^# TYPE (\S+)", pages.decode(), re.MULTILINE))
+
+
+def test_every_metric_in_a_rule_is_exported():
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    expressions = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    named = {name for expression in expressions for name in re.findall(r"forebay_[a-z_]+", expression)}
+    assert len(named) >= 4
+    names = run(exported)
+    assert {name for name in named if name not in names and name.removesuffix("_total") not in names} == set()
+
+
+def test_every_rule_says_who_is_woken_and_why():
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())
+    for rule in rules["groups"][0]["rules"]:
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert rule["annotations"]["summary"]
+
+
+def test_the_service_starts_what_there_is_and_gives_a_drain_its_time():
+    unit = (DEPLOY / "systemd" / "forebay.service").read_text()
+    assert "forebay up -c" in unit
+    assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > 120
