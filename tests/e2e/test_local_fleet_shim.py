@@ -114,6 +114,18 @@ def test_helpers_do_not_outlive_an_engine_that_crashes(tmp_path):
     none_left(pids)
 
 
+def test_what_tidies_up_after_the_engine_may_finish(tmp_path):
+    tidied = tmp_path / "tidied"
+    tidier = f"trap '' TERM; echo up; cat > /dev/null; sleep 0.2; touch {tidied}"
+    script = "import subprocess, sys; subprocess.Popen(['sh', '-c', sys.argv[1]], stdin=subprocess.PIPE); input()"
+    command = shim_command(sys.executable, "-I", "-S", "-c", script, tidier, grace="30")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as shim:
+        assert shim.stdout.readline() == "up\n"
+        shim.terminate()
+        assert shim.wait(WAIT_S) == 128 + signal.SIGTERM
+    assert tidied.exists()
+
+
 def test_sigquit_kills_at_once(tmp_path):
     command = shim_command(*engine("--stubborn", "--helper", "--pids", str(tmp_path / "pids")), grace="300")
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as shim:

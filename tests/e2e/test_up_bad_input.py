@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -113,21 +114,22 @@ def test_a_state_folder_that_can_not_be_written_to(forebay, config):
     assert err.endswith("name another with --state\n")
 
 
-def test_a_state_folder_of_somebody_else(forebay, config, tmp_path):
+def test_a_state_folder_of_somebody_else(forebay):
     """As a user who may read everything and write nothing there; root has to become one."""
-    state = tmp_path / "state"
-    (state / "logs").mkdir(parents=True)
-    state.chmod(0o555)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     me = os.geteuid()
-    if me == 0:
-        os.seteuid(NOBODY)
-    try:
-        code, err = forebay("up", "-c", config, "--state", state)
-    finally:
-        os.seteuid(me)
-        state.chmod(0o755)
+    with tempfile.TemporaryDirectory() as folder:
+        config, state = Path(folder) / "forebay.yaml", Path(folder) / "state"
+        config.write_text(GOOD.format(port=0))
+        (state / "logs").mkdir(parents=True)
+        Path(folder).chmod(0o755)
+        state.chmod(0o555)
+        if me == 0:
+            os.seteuid(NOBODY)
+        try:
+            code, err = forebay("up", "-c", config, "--state", state)
+        finally:
+            os.seteuid(me)
+            state.chmod(0o755)
     assert (code, err) == (2, f"state: can't write to the folder {state} (Permission denied); name another with --state\n")
 
 

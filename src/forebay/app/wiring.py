@@ -46,6 +46,19 @@ class Sinks:
             sink.emit(event)
 
 
+class Recorder:
+    """Keeps each event in the history before it is passed on: for those who have no Store of their own."""
+
+    def __init__(self, store: Store, sink: EventSink) -> None:
+        self._store = store
+        self._sink = sink
+
+    def emit(self, event: Event) -> None:
+        """Keep ``event``, and pass it on."""
+        self._store.append_event(event)
+        self._sink.emit(event)
+
+
 def policies(spec: Spec) -> dict[str, PoolPolicy]:
     """The queue-first policy of each pool, over the capacity of one replica."""
     made: dict[str, PoolPolicy] = {}
@@ -103,8 +116,9 @@ async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int
     sink = Sinks(log, *([webhook] if webhook is not None else []))
     upstream = HttpUpstream()
     sturdy = SturdyStore(store, lambda kind, message: sink.emit(Event(kind, clock.now_s(), clock.wall_s(), "", message)))
-    started = LocalFleet(spec, clock, upstream, store, sink, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
-    fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, sink)])
+    recorder = Recorder(sturdy, sink)
+    started = LocalFleet(spec, clock, upstream, store, recorder, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
+    fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, recorder)])
     await fleet.adopt()
     control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink)
     channel = Channel(control.hear, control.lost)

@@ -5,8 +5,8 @@ imports only what starts in milliseconds, since one of it stands beside every en
 group. It ends the engine on SIGTERM (again after ``--grace`` seconds, by SIGKILL after twice that), by SIGKILL at once on
 SIGQUIT, and politely but quicker when the *lifeline* closes: a pipe whose read end it inherits (its number in
 ``FOREBAY_LIFELINE_FD``) and whose only write end the supervisor holds. Engines start helpers that outlive their parent
-and ignore SIGTERM, so the shim is the subreaper of its descendants and kills every one it finds. Were the shim itself
-killed, the kernel kills the engine's main process (PDEATHSIG); the rest of the group is then the fleet's to end. All of
+and ignore SIGTERM, so the shim is the subreaper of its descendants and kills every one that it still finds ``TIDY_S``
+after the engine's end. Were the shim itself killed, the kernel kills the engine's main process (PDEATHSIG); the rest of the group is then the fleet's to end. All of
 this is Linux: elsewhere only the main process is ended.
 
 ``--owner`` and ``--replica`` do nothing but mark the process, so that a fleet finds its own after a crash. The exit code
@@ -24,6 +24,8 @@ LIFELINE_VARIABLE = "FOREBAY_LIFELINE_FD"
 CANNOT_START = 127
 GRACE_S = 10.0
 ORPHAN_GRACE_S = 1.0
+TIDY_S = 2.0
+TIDY_ROUND_S = 0.05
 KILL_ROUNDS_MAX = 200
 KILL_ROUND_S = 0.01
 _PR_SET_PDEATHSIG = 1
@@ -109,6 +111,7 @@ class Shim:
             signals = os.read(self.wake, 64) if self.wake in ready else b""
             self._reap()
             if self.code is not None:
+                self._let_tidy()
                 self._kill()
                 return self.code
             if signal.SIGQUIT in signals:
@@ -142,6 +145,13 @@ class Shim:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         os.killpg(os.getpgrp(), signal.SIGTERM)
         signal.signal(signal.SIGTERM, _noted)
+
+    def _let_tidy(self) -> None:
+        """A moment for what the engine left: Python's resource tracker frees the engine's shared memory after its end."""
+        end_s = time.monotonic() + TIDY_S
+        while _descendants() and time.monotonic() < end_s:
+            time.sleep(TIDY_ROUND_S)
+            self._reap()
 
     def _kill(self) -> None:
         """SIGKILL every descendant until none is left, those that left the group included."""
