@@ -12,7 +12,7 @@ pools:
   chat:
     model: llama-3.1-8b
     profile: slow
-    engine: {kind: emulated, stop_grace: 20s}
+    engine: {kind: emulated, stop_grace: 1s}
     slo: {ttft: 20s, itl: 2s, attainment: 0.5}
     scaling:
       min: 2
@@ -38,7 +38,8 @@ gateway: {listen: "127.0.0.1:0"}
 admin: {listen: "127.0.0.1:0"}
 speed: 10
 """
-"""Four places a replica, and a token each 50 ms of real time: streams of seconds at few chunks a second."""
+"""Four places a replica, and a token each 50 ms of real time: streams of seconds at few chunks a second. An engine that is
+told to stop while it streams is cut a (real) second later."""
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_load_goes_and_a_replica_is_drained_under_streams(fleet, wait_until_asyn
 
     async def keep_streaming(client, over, seen):
         while not over.is_set():
-            seen.append(await fleet.stream(client, 40))
+            seen.append(await fleet.stream(client, 60))
 
     async def main():
         over, seen = asyncio.Event(), []

@@ -74,8 +74,14 @@ def _replica(
         kv_usage=_net_kv(fresh(signals.kv_usage, now_s, SIGNAL_AGE_S_MAX), preemptible, facts.kv_tokens),
         live_tokens=live,
         expected_ready_s=expected_ready_s,
-        overdue=pending and now_s - begun_s > max(OVERDUE_FACTOR * cold_start_s, cold_start_s + OVERDUE_S_MIN),
+        overdue=pending and now_s - begun_s > _late_s(cold_start_s, facts.assumed_cold_start_s),
     )
+
+
+def _late_s(cold_start_s: float, assumed_s: float) -> float:
+    """From when on a start is overdue: one quick start that was measured does not make the next, on a busy machine, late."""
+    expected_s = max(cold_start_s, assumed_s)
+    return max(OVERDUE_FACTOR * expected_s, expected_s + OVERDUE_S_MIN)
 
 
 def _net_kv(usage: Signal, preemptible_tokens: float, kv_tokens: int | None) -> Signal:

@@ -13,6 +13,7 @@ import httptools
 
 from forebay.gateway.answers import JSON, ErrorReply, simple_head
 from forebay.gateway.heads import HeadFacts
+from forebay.gateway.repeats import SeenHead, seen_head
 from forebay.gateway.request import Reply, Request
 from forebay.spec.types import Limits
 
@@ -39,8 +40,6 @@ BODIES_FULL = ErrorReply(
 TOO_MANY_CONNECTIONS = ErrorReply(
     503, "service_unavailable", "overloaded", "Too many connections. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
 )
-
-BACKLOG = 4096
 
 
 class HttpServer:
@@ -111,7 +110,9 @@ class ClientConnection(asyncio.Protocol):
         "_reading",
         "_ready",
         "_refused",
+        "_repeats",
         "_request",
+        "_seen",
         "_server",
         "_since",
         "_started",
@@ -134,6 +135,8 @@ class ClientConnection(asyncio.Protocol):
         # Of the last request, and what they mean. A list of its own: the first head is read into the other one.
         self._known_headers: list[tuple[bytes, bytes]] = []
         self._known = HeadFacts(self._known_headers)
+        self._repeats = False  # the headers being read are those
+        self._seen: SeenHead | None = None
         self._reading = 0  # 0: between requests, 1: in a head, 2: in a body
         self._fed_bytes = 0  # since the present request began, about
         self._ready: deque[Request] = deque()
@@ -282,15 +285,26 @@ class ClientConnection(asyncio.Protocol):
         """Parse, or keep for later while a request is being answered."""
         if self._lingering or self._refused is not None:
             return
-        self._since = self._server.tick
+        server = self._server
+        self._since = server.tick
         if self.request is not None or self._ready or self._clogged:
             self._unread += data
             if len(self._unread) > PIPELINED_BYTES_MAX and not self._paused:
                 self._paused = True
                 self.transport.pause_reading()
             return
+        if self._seen is not None and not self._reading:
+            request = self._seen.again(data, server.limits, server.limits.bodies_bytes_max - server.bodies_bytes)
+            if request is not None:
+                server.bodies_bytes += request.held_bytes
+                self.request = request
+                server.handle(self, request)
+                return
+        fresh = not self._reading
         self._feed(data)
         if self._ready or self._refused is not None:
+            if fresh and self._repeats and not self._reading and len(self._ready) == 1 and self._refused is None:
+                self._seen = seen_head(data, self._ready[0], server.limits)
             self._advance()
 
     def _feed(self, data: bytes) -> None:
@@ -337,7 +351,8 @@ class ClientConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Judge the head before any of the body is read. What comes as trailers later is in no head, and is dropped."""
         request, parser, headers = self._request, self._parser, self._headers
-        if headers != self._known_headers:
+        self._repeats = headers == self._known_headers
+        if not self._repeats:
             self._known_headers, self._known = headers, HeadFacts(headers)
         self._headers = []
         facts = request.facts = self._known

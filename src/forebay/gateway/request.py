@@ -16,10 +16,10 @@ class Request:
     modern: bool
     """HTTP/1.1: chunked framing is understood."""
 
-    def __init__(self) -> None:
-        self.target = b""
-        self.body = b""
-        self.held_bytes = 0
+    def __init__(self, target: bytes = b"", body: bytes = b"", held_bytes: int = 0) -> None:
+        self.target = target
+        self.body = body
+        self.held_bytes = held_bytes
         """Of the body, counted against the budget of all bodies until released."""
 
 

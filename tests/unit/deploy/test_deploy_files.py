@@ -11,6 +11,7 @@ from forebay.adapters.upstream import HttpUpstream
 from forebay.app import wiring
 from forebay.app.config import decode
 from forebay.controller.reports import Reports
+from forebay.controller.sturdy import SturdyStore
 from forebay.engine.catalogue import PROFILES
 from forebay.gateway.service import Gateway
 from forebay.testing.clock import LoopClock
@@ -35,7 +36,7 @@ class NoSignals:
 
 async def exported():
     spec = decode(SPEC, "forebay.yaml", PROFILES)
-    clock, sink, store = LoopClock(), ListSink(), MemoryStore()
+    clock, sink, store = LoopClock(), ListSink(), SturdyStore(MemoryStore(), lambda kind, message: None)
     gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(1), sink, "g")
     controller = wiring.build_controller(spec, clock, NoFleet(), NoSignals(), store, sink)
     pages = generate_latest(gateway._registry) + generate_latest(Reports(controller, store, clock).registry)

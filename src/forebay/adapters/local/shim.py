@@ -6,8 +6,8 @@ group. It ends the engine on SIGTERM (again after ``--grace`` seconds, by SIGKIL
 SIGQUIT, and politely but quicker when the *lifeline* closes: a pipe whose read end it inherits (its number in
 ``FOREBAY_LIFELINE_FD``) and whose only write end the supervisor holds. Engines start helpers that outlive their parent
 and ignore SIGTERM, so the shim is the subreaper of its descendants and kills every one that it still finds ``TIDY_S``
-after the engine's end. Were the shim itself killed, the kernel kills the engine's main process (PDEATHSIG); the rest of the group is then the fleet's to end. All of
-this is Linux: elsewhere only the main process is ended.
+after the engine's end. Were the shim itself killed, the kernel kills the engine's main process (PDEATHSIG); the rest of
+the group is then the fleet's to end. All of this is Linux: elsewhere only the main process is ended.
 
 ``--owner`` and ``--replica`` do nothing but mark the process, so that a fleet finds its own after a crash. The exit code
 is the engine's, 128 + n if it died of signal n, 127 if it could not be started.

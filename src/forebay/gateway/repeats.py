@@ -1,0 +1,63 @@
+"""Requests that come again with the same head: known by their bytes, so that no parser has to find what it found before.
+
+A kept-alive client repeats its head byte for byte but for the digits of ``content-length``. A read that is such a head and
+the whole body it announces leaves the parser where it was, between two requests, so it isn't asked. Anything else, a head
+in two reads as well as one byte that differs, is the parser's.
+"""
+
+import re
+
+from forebay.gateway.request import Request
+from forebay.spec.types import Limits
+
+LENGTH_DIGITS_MAX = 10
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})\r\n", re.IGNORECASE)
+
+
+class SeenHead:
+    """The bytes of one head around the digits of its ``content-length``, and what the parser made of them."""
+
+    __slots__ = ("after", "before", "first", "start")
+
+    def __init__(self, before: bytes, after: bytes, first: Request) -> None:
+        self.before = before
+        self.start = len(before)
+        self.after = after
+        self.first = first
+        """The request it was known from; its body is gone when it has been answered."""
+
+    def again(self, read: bytes, limits: Limits, room_bytes: int) -> Request | None:
+        """The whole request in ``read``, if that is one with this head and a body within the limits and ``room_bytes``."""
+        if not read.startswith(self.before):
+            return None
+        start = self.start
+        after = self.after
+        end = read.find(b"\r", start, start + LENGTH_DIGITS_MAX + 1)
+        if end < 0 or not read.startswith(after, end):
+            return None
+        length = read[start:end]
+        body = read[end + len(after) :]
+        size = len(body)
+        if not length.isdigit() or int(length) != size or size > limits.body_bytes_max or size > room_bytes:
+            return None
+        first = self.first
+        request = Request(first.target, body, size)
+        request.facts = first.facts
+        request.method = first.method
+        request.modern = first.modern
+        request.keep_alive = first.keep_alive
+        return request
+
+
+def seen_head(read: bytes, request: Request, limits: Limits) -> SeenHead | None:
+    """How to know the head of ``request`` again, if ``read`` is exactly that request, framed by ``content-length``.
+
+    A body of that very length was decoded from what follows the head, so it is not framed in chunks.
+    """
+    head_end = read.find(b"\r\n\r\n") + 4
+    if head_end + LENGTH_DIGITS_MAX > limits.head_bytes_max or request.facts.expects or request.facts.upgrades:
+        return None
+    length = _LENGTH.search(read, 0, head_end)
+    if length is None or int(length[1]) != len(request.body) or len(read) - head_end != len(request.body):
+        return None
+    return SeenHead(read[: length.start(1)], read[length.end(1) : head_end], request)
