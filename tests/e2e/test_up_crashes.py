@@ -18,7 +18,7 @@ pools:
       min: 2
       max: 3
       out: {waiting_per_replica: 1, for: 3s}
-      in: {calm: 15s, every: 5s, margin: 0.05}
+      in: {calm: 40s, every: 5s, margin: 0.05}
       buffer: false
       noise: 0
       replica_rate: 10/s
@@ -90,8 +90,10 @@ def test_load_goes_and_a_replica_is_drained_under_streams(fleet, wait_until_asyn
     """Three streams are kept alive until the third replica has gone: each of them ends whole."""
 
     async def keep_streaming(client, over, seen):
+        # The first is under way when the calm has lasted, and has more than a second to go; the others only keep the fleet used.
+        seen.append(await fleet.stream(client, 100))
         while not over.is_set():
-            seen.append(await fleet.stream(client, 60))
+            seen.append(await fleet.stream(client, 10))
 
     async def main():
         over, seen = asyncio.Event(), []
@@ -226,3 +228,20 @@ def test_the_supervisor_is_killed_and_nothing_is_left(fleet, wait_until):
     status = fleet.cli("status", "--state", str(fleet.state))
     assert status.returncode == 1
     assert "is `forebay up` running" in status.stderr
+
+
+def test_a_second_signal_ends_everything_at_once(up, wait_until):
+    async def main():
+        async with fleet.client() as client:
+            streams = await fleet.begun(client, 2, 2000)
+            fleet.census()
+            fleet.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: "forebay: stopping" in fleet.output.read_text(), "the first signal to be heard")
+            assert fleet.process.poll() is None
+            fleet.process.send_signal(signal.SIGINT)
+            return await asyncio.gather(*streams)
+
+    fleet = up(CONFIG).until_ready()
+    assert all(stream.error for stream in asyncio.run(main()))
+    assert fleet.wait() == 1
+    assert fleet.left() == []

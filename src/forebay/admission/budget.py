@@ -119,12 +119,16 @@ class Replica:
             self._weigh()
 
     def _weigh(self) -> None:
+        # The largest of three, without calling for it: this runs at every change.
         capacity = self.capacity
-        load = max(
-            self.worst_tokens / capacity.kv_tokens if capacity.kv_tokens else 1.0,
-            self.sequences / capacity.sequences if capacity.sequences else 1.0,
-            self.prefill_tokens / capacity.prefill_tokens if capacity.prefill_tokens else 0.0,
-        )
+        load = self.worst_tokens / capacity.kv_tokens if capacity.kv_tokens else 1.0
+        share = self.sequences / capacity.sequences if capacity.sequences else 1.0
+        if share > load:
+            load = share
+        if capacity.prefill_tokens:
+            share = self.prefill_tokens / capacity.prefill_tokens
+            if share > load:
+                load = share
         self.rank = (load, len(self.permits), self.chosen_seq)
 
     def reported(self) -> ReplicaLoad:

@@ -67,12 +67,20 @@ class Estimator:
         table = self._table
         learned = table.get((team, model)) or table.get(("", model)) or self._start
         prompt_tokens = math.ceil(body_bytes * learned.tokens / learned.bytes)
-        prompt_tokens = max(1, min(prompt_tokens, context_tokens - 1))
-        each_max = max(1, context_tokens - prompt_tokens)
+        if prompt_tokens >= context_tokens:
+            prompt_tokens = context_tokens - 1
+        if prompt_tokens < 1:
+            prompt_tokens = 1
+        each_max = context_tokens - prompt_tokens
         if max_tokens is not None and max_tokens < each_max:
-            each_max = max(1, max_tokens)
-        n = max(1, n)
-        each = min(math.ceil(learned.quantile_tokens), each_max)
+            each_max = max_tokens
+        if each_max < 1:
+            each_max = 1
+        if n < 1:
+            n = 1
+        each = math.ceil(learned.quantile_tokens)
+        if each > each_max:
+            each = each_max
         return Shape(prompt_tokens, each * n, 0, each_max * n, n)
 
     def learn(self, team: str, model: str, body_bytes: int, usage: Usage, n: int = 1) -> None:

@@ -57,7 +57,8 @@ class Admission:
         self._lanes = tuple(Lane(tier, index) for index, tier in enumerate(ranked))
         self._lane_of = {lane.tier: lane for lane in self._lanes}
         self._tickets: dict[int, Ticket] = {}
-        self._waiting = 0
+        self.waiting = 0
+        """Requests in all lanes."""
         self._seq = 0
         self._deadlines = Deadlines()
         self._replicas = Replicas()
@@ -77,12 +78,12 @@ class Admission:
         if ticket in self._tickets:
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         effects: list[Effect] = []
-        if self._waiting:
+        if self.waiting:
             self._expire(now_s, effects)
         self.arrived_total += 1
         entry = Ticket(ticket, lane, team, shape, now_s, longest_wait_s)
         self._tickets[ticket] = entry
-        goes_next = not (self._waiting and any(other.waiting for other in self._lanes[: lane.index + 1]))
+        goes_next = not (self.waiting and any(other.waiting for other in self._lanes[: lane.index + 1]))
         if goes_next:
             replica = self._replicas.choose(entry, self._replicas.listed)
             if replica is not None:
@@ -173,13 +174,13 @@ class Admission:
     def advance(self, now_s: float) -> list[Effect]:
         """Refuse what has waited as long as its tier accepts."""
         effects: list[Effect] = []
-        if self._waiting:
+        if self.waiting:
             self._expire(now_s, effects)
         return effects
 
     def next_deadline_s(self) -> float | None:
         """The world time at which ``advance`` has something to do; None if nothing waits."""
-        if not self._waiting:
+        if not self.waiting:
             return None
         first = self._deadlines.first()
         assert first is not None
@@ -201,7 +202,7 @@ class Admission:
         queued = {entry.id for lane in self._lanes for entry in lane.order.live()}
         running = {entry.id for entry in self._replicas.running()}
         ended = self.finished_total + self.refused_total + self.abandoned_total
-        assert self._waiting == len(queued) <= self.queued_max, f"{len(queued)} wait, {self._waiting} counted, {self.queued_max} allowed"
+        assert self.waiting == len(queued) <= self.queued_max, f"{len(queued)} wait, {self.waiting} counted, {self.queued_max} allowed"
         assert not queued & running, f"queued and running at once: {queued & running}"
         assert queued | running == set(self._tickets), f"in no place: {set(self._tickets) - queued - running}"
         assert self.arrived_total == len(self._tickets) + ended, f"{self.arrived_total} came, {ended} ended, {len(self._tickets)} are here"
@@ -244,13 +245,13 @@ class Admission:
 
     def _enqueue(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
         """Let it wait, in the place of a less important one if the queue is full. ``goes_next``: it has just been found to fit nowhere."""
-        if self._waiting >= self.queued_max and not self._make_room(entry, now_s, effects):
+        if self.waiting >= self.queued_max and not self._make_room(entry, now_s, effects):
             self._refuse(entry, Refusal.QUEUE_FULL, now_s, effects)
             return
         self._seq += 1
-        self._waiting += 1
+        self.waiting += 1
         entry.lane.join(entry, self._seq, now_s)
-        self._deadlines.add(entry, self._waiting)
+        self._deadlines.add(entry, self.waiting)
         if goes_next:
             self._blocked = entry
             self._freed.clear()
@@ -288,7 +289,7 @@ class Admission:
 
     def _leave(self, entry: Ticket, now_s: float, *, dispatched: bool) -> None:
         entry.lane.leave(entry, now_s, dispatched)
-        self._waiting -= 1
+        self.waiting -= 1
         if entry is self._blocked:
             self._blocked = None
 
@@ -303,7 +304,7 @@ class Admission:
         effects: list[Effect] = []
         if not replica.listed:
             self._replicas.forget_if_idle(replica)
-        elif self._waiting:
+        elif self.waiting:
             self._freed[replica] = None
             self._settle(now_s, effects)
         return effects
@@ -311,7 +312,7 @@ class Admission:
     def _settle(self, now_s: float, effects: list[Effect]) -> None:
         """Room first, then deadlines: what can start at the very instant it would expire is started."""
         self._pump(now_s, effects)
-        if self._waiting:
+        if self.waiting:
             self._expire(now_s, effects)
 
     def _pump(self, now_s: float, effects: list[Effect]) -> None:
@@ -340,7 +341,7 @@ class Admission:
             for lane in self._lanes:
                 while lane.waiting and self._held_until_s(lane) <= now_s:
                     self._refuse(lane.order.head(), Refusal.NO_REPLICAS, now_s, effects)
-        if self._waiting and self.refused_total > refused_before:
+        if self.waiting and self.refused_total > refused_before:
             self._pump(now_s, effects)
 
     def _held_until_s(self, lane: Lane) -> float:

@@ -59,7 +59,7 @@ class Replicas:
         Among equals: the one with the fewest streams, then the one chosen longest ago, so that equal replicas share.
         """
         excluded = ticket.excluded
-        first = min(candidates, key=_RANK, default=None)
+        first = next(iter(candidates)) if len(candidates) == 1 else min(candidates, key=_RANK, default=None)
         if first is None or (first.listed and first.id not in excluded and first.fits(ticket)):
             return first
         best: Replica | None = None

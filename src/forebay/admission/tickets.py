@@ -42,25 +42,21 @@ class Ticket:
         self.id = ticket
         self.lane = lane
         self.team = team
-        self.prompt = shape.prompt_tokens
-        self.output = shape.output_tokens
-        """Output tokens estimated at arrival."""
+        prompt = self.prompt = shape.prompt_tokens
+        output = self.output = self.expected = shape.output_tokens
+        """Output tokens estimated at arrival; ``expected`` is re-estimated while it runs, and never less than ``emitted``."""
         self.output_max = shape.output_tokens_max
-        self.total = shape.prompt_tokens + shape.output_tokens
-        self.uncached = max(0, shape.prompt_tokens - shape.cached_tokens)
-        self.sequences = shape.sequences
-        self.longest = shape.prompt_tokens + -(-shape.output_tokens // shape.sequences)
+        self.total = prompt + output
+        cached = shape.cached_tokens
+        self.uncached = prompt - cached if cached < prompt else 0
+        sequences = self.sequences = shape.sequences
+        self.longest = prompt + -(-output // sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
-        self.arrived_s = now_s
+        self.arrived_s = self.queued_s = self.dispatched_s = now_s
         self.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        self.queued_seq = 0
-        self.queued_s = now_s
-        self.dispatched_s = now_s
+        self.queued_seq = self.emitted = 0
         self.replica: Replica | None = None
         self.excluded: tuple[str, ...] = ()
-        self.emitted = 0
-        self.expected = shape.output_tokens
-        """Output tokens expected in all, re-estimated while it runs; never less than ``emitted``."""
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
 

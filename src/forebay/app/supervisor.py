@@ -67,7 +67,7 @@ class Supervisor:
         return (self.controller, self.gateway)
 
     def run(self, ready_file: Path | None) -> int:
-        """Start, say so, supervise until told to stop; the exit code."""
+        """Start, say so, supervise until told to stop; the exit code: 1 where a second signal cut what was still inside."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # A terminal that closes ends us in order too, unless `nohup` was asked for.
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
@@ -83,7 +83,7 @@ class Supervisor:
                 self._poll()
             _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
             self._stop()
-            return 0
+            return 0 if self.stopping == 1 else 1
         finally:
             for note in (self.state / RUNNING_FILE, self._announcement):
                 if note is not None:

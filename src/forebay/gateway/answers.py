@@ -11,6 +11,7 @@ from http import HTTPStatus
 import msgspec
 
 from forebay.admission.outcomes import jittered
+from forebay.ports.upstream import ResponseHead
 
 STATUS_LINES: dict[int, bytes] = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
@@ -33,6 +34,8 @@ NOT_TO_CLIENTS = HOP_BY_HOP | {b"content-length", b"x-request-id"}
 """Framing and the request's id are the gateway's own."""
 
 JSON = b"application/json"
+PASSED_HEADS_MAX = 256
+"""Remembered; all are forgotten at once then, since a new one comes with each second's date."""
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
@@ -87,19 +90,50 @@ def simple_head(status: int, content_type: bytes, length: int, extra: bytes, kee
     )
 
 
-def passed_head(
-    status: int, headers: tuple[tuple[bytes, bytes], ...], request_id: bytes, length: int | None, chunked: bool, keep_alive: bool
-) -> bytes:
-    """An engine's head for a client: its own headers but for the hop's, and our framing."""
-    parts = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-    parts += [b"%b: %b\r\n" % field for field in headers if field[0] not in NOT_TO_CLIENTS]
-    parts.append(b"x-request-id: %b\r\n" % request_id)
+class PassedHead:
+    """What a client is told of an engine's head: the lines that pass, and whether a stream of events follows."""
+
+    __slots__ = ("events", "lines")
+
+    def __init__(self, head: ResponseHead) -> None:
+        self.events = False
+        parts = [STATUS_LINES.get(head.status) or b"HTTP/1.1 %d \r\n" % head.status]
+        for name, value in head.headers:
+            if name not in NOT_TO_CLIENTS:
+                parts.append(b"%b: %b\r\n" % (name, value))
+            if name == b"content-type" and not self.events:
+                self.events = value.lower().startswith(b"text/event-stream")
+        self.lines = b"".join(parts)
+
+
+class PassedHeads:
+    """Engines repeat their heads: each is turned into a client's once for all that differ in nothing but the length."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, PassedHead] = {}
+
+    def of(self, head: ResponseHead) -> PassedHead:
+        """What is told of ``head``."""
+        passed = self._known.get(head.alike)
+        if passed is None:
+            passed = PassedHead(head)
+            if head.alike:
+                if len(self._known) >= PASSED_HEADS_MAX:
+                    self._known.clear()
+                self._known[head.alike] = passed
+        return passed
+
+
+def passed_answer(passed: PassedHead, request_id: bytes, length: int | None, chunked: bool, keep_alive: bool, first: bytes) -> bytes:
+    """An engine's head for a client, with our framing, and the ``first`` bytes after it."""
+    close = b"" if keep_alive else b"connection: close\r\n"
     if chunked:
-        parts.append(b"transfer-encoding: chunked\r\n")
-    elif length is not None:
-        parts.append(b"content-length: %d\r\n" % length)
-    parts.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
-    return b"".join(parts)
+        return b"%bx-request-id: %b\r\ntransfer-encoding: chunked\r\n%b\r\n%b" % (passed.lines, request_id, close, first)
+    if length is None:
+        return b"%bx-request-id: %b\r\n%b\r\n%b" % (passed.lines, request_id, close, first)
+    return b"%bx-request-id: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (passed.lines, request_id, length, close, first)
 
 
 def chunk(data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 import random
 from typing import Protocol
 
+from forebay.gateway.answers import PassedHeads
 from forebay.gateway.desk import Desk
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
@@ -16,6 +17,7 @@ class Context(Protocol):
     limits: Limits
     chance: random.Random
     speed: float
+    passed_heads: PassedHeads
 
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off after its first content."""

@@ -85,17 +85,27 @@ class Desk:
 
     def arrive(self, pool: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float) -> None:
         """A request came; it may be sent or refused before this returns."""
-        pool.calls[call.ticket] = call
-        self._after(pool, pool.admission.arrive(call.ticket, tier.name, team, shape, now_s, tier.longest_wait_s))
+        ticket = call.ticket
+        pool.calls[ticket] = call
+        admission = pool.admission
+        effects = admission.arrive(ticket, tier.name, team, shape, now_s, tier.longest_wait_s)
+        if effects or admission.waiting:
+            self._after(pool, effects)
 
     def first_token(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
         """Its prompt is prefilled."""
-        self._after(pool, pool.admission.first_token(call.ticket, now_s))
+        effects = pool.admission.first_token(call.ticket, now_s)
+        if effects:
+            self._after(pool, effects)
 
     def finish(self, pool: PoolDesk, call: Caller, usage: Usage | None, now_s: float) -> None:
         """Its last byte came."""
-        del pool.calls[call.ticket]
-        self._after(pool, pool.admission.finish(call.ticket, usage, now_s))
+        ticket = call.ticket
+        del pool.calls[ticket]
+        admission = pool.admission
+        effects = admission.finish(ticket, usage, now_s)
+        if effects or admission.waiting:
+            self._after(pool, effects)
 
     def abandon(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
         """Nobody waits for it any more."""
@@ -145,28 +155,23 @@ class Desk:
     def _after(self, pool: PoolDesk, effects: list[Effect]) -> None:
         """Carry out ``effects``, then see to the timer."""
         if effects:
-            queue = self._effects
-            for effect in effects:
-                queue.append((pool, effect))
-            if not self._carrying:
-                self._carry_out()
-        deadline_s = pool.admission.next_deadline_s()
-        if deadline_s is not None and (self._timer is None or deadline_s < self._timer_at_s):
-            self._arm(deadline_s)
+            if self._carrying:
+                self._effects.extend([(pool, effect) for effect in effects])
+            else:
+                self._carry_out(pool, effects)
+        if pool.admission.waiting:
+            deadline_s = pool.admission.next_deadline_s()
+            if deadline_s is not None and (self._timer is None or deadline_s < self._timer_at_s):
+                self._arm(deadline_s)
 
-    def _carry_out(self) -> None:
+    def _carry_out(self, pool: PoolDesk, effects: list[Effect]) -> None:
+        """These, and then what came of them."""
         self._carrying = True
         try:
+            for effect in effects:
+                _carry_out_one(pool, effect)
             while self._effects:
-                pool, effect = self._effects.popleft()
-                if isinstance(effect, Dispatch):
-                    call = pool.calls.get(effect.ticket)
-                    if call is not None:
-                        call.dispatch(effect)
-                else:
-                    call = pool.calls.pop(effect.ticket, None)
-                    if call is not None:
-                        call.refused(effect)
+                _carry_out_one(*self._effects.popleft())
         finally:
             self._carrying = False
 
@@ -189,3 +194,14 @@ class Desk:
         due = [deadline_s for pool in self.pools.values() if (deadline_s := pool.admission.next_deadline_s()) is not None]
         if due and self._timer is None:
             self._arm(min(due))
+
+
+def _carry_out_one(pool: PoolDesk, effect: Effect) -> None:
+    if isinstance(effect, Dispatch):
+        call = pool.calls.get(effect.ticket)
+        if call is not None:
+            call.dispatch(effect)
+    else:
+        call = pool.calls.pop(effect.ticket, None)
+        if call is not None:
+            call.refused(effect)

@@ -231,12 +231,15 @@ class ClientConnection(asyncio.Protocol):
         self.answer(error.status, JSON, error.body(), error.headers() + extra)
 
     def finish(self, keep_alive: bool) -> None:
-        """The present answer has been written to its end; ``keep_alive`` as its head said."""
+        """The present answer has been written to its end; ``keep_alive`` as its head said, and it may not be by now."""
+        server = self._server
         request = self.request
         self.reply = self.request = None
+        if request is None or server.closing or not request.keep_alive:
+            keep_alive = False
         if request is not None and request.held_bytes:
             self.release(request)
-        self._since = self._server.tick
+        self._since = server.tick
         if not keep_alive:
             self._lingering = True
             self.transport.close()

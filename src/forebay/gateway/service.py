@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
-from forebay.gateway.answers import JSON, ErrorReply
+from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
 from forebay.gateway.body import ENGINE_TIERS, decode, rewritten
 from forebay.gateway.desk import Desk, PoolDesk
 from forebay.gateway.http import ClientConnection, HttpServer
@@ -47,6 +47,7 @@ class Gateway:
         self.limits = spec.limits
         self.speed = clock.speed
         self.name = name
+        self.passed_heads = PassedHeads()
         self.desk = Desk(spec, clock)
         self.http = HttpServer(spec.limits, self._handle)
         self.draining = False
@@ -171,7 +172,9 @@ class Gateway:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def _handle(self, connection: ClientConnection, request: Request) -> None:
-        path = request.target.partition(b"?")[0]
+        path = request.target
+        if b"?" in path:
+            path = path.partition(b"?")[0]
         if path in INFERENCE:
             if request.method == b"POST":
                 self._infer(connection, request, path)
@@ -192,11 +195,12 @@ class Gateway:
         if not request_id:
             self._requests += 1
             request_id = b"%b-%x" % (self._request_prefix, self._requests)
-        caller = self._caller(request)
+        caller = facts.caller if facts.identified else self._caller(request)
         if caller is None:
             self._refuse(connection, UNAUTHORIZED, request_id)
             return
-        ask = decode(request.body)
+        body = request.body
+        ask = decode(body)
         if isinstance(ask, ErrorReply):
             self._refuse(connection, ask, request_id)
             return
@@ -208,14 +212,12 @@ class Gateway:
         if isinstance(tier, ErrorReply):
             self._refuse(connection, tier, request_id)
             return
-        body = request.body
         foreign_tier = ask.service_tier is not None and ask.service_tier not in ENGINE_TIERS
         if foreign_tier or ask.model != pool.model:
             body = rewritten(body, pool.model, foreign_tier)
         output_max = 1 if path == EMBEDDINGS else ask.output_tokens_max
         shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
-        head = b"%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (facts.forwarded, request_id, len(body))
-        call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, head, body, request_id)
+        call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
         call.start(tier, shape, self.clock.now_s())
 
     def _caller(self, request: Request) -> Caller | None:

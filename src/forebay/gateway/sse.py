@@ -258,10 +258,14 @@ class EventStream:
         elif parsed.error:
             self.error = EngineError(parsed.error) if isinstance(parsed.error, str) else parsed.error
             self.trouble = Trouble.ERROR_EVENT
-        elif any(choice.finish_reason == "abort" for choice in parsed.choices):
-            self.trouble = Trouble.ABORTED
-        elif any(_has_content(choice) for choice in parsed.choices):
-            self._content(event)
+        else:
+            content = False
+            for choice in parsed.choices:
+                if choice.finish_reason == "abort":
+                    self.trouble = Trouble.ABORTED
+                content = content or _has_content(choice)
+            if content and self.trouble is None:
+                self._content(event)
         if parsed is not None and parsed.usage is not None:
             self.usage = parsed.usage.usage()
 

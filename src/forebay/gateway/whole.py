@@ -69,7 +69,12 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
         answer = _decode(body)
     except msgspec.DecodeError:
         return None, False
-    return answer.usage.usage() if answer.usage else None, any(choice.finish_reason == "abort" for choice in answer.choices)
+    aborted = False
+    for choice in answer.choices:
+        if choice.finish_reason == "abort":
+            aborted = True
+    usage = answer.usage
+    return None if usage is None else usage.usage(), aborted
 
 
 def usage_in_tail(tail: bytes) -> Usage | None:

@@ -35,6 +35,8 @@ class ResponseHead(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...]
     chunked: bool
     content_length: int | None
+    alike: bytes = b""
+    """Equal for heads that differ in nothing but their ``content-length``; empty where that isn't known."""
 
 
 class ResponseSink(Protocol):

@@ -8,6 +8,7 @@ import asyncio
 from urllib.parse import urlsplit
 
 from forebay.adapters.upstream.connection import EngineConnection, HttpExchange
+from forebay.adapters.upstream.heads import KnownHeads
 from forebay.ports.upstream import End, Exchange, ResponseSink
 
 IDLE_PER_ORIGIN_MAX = 256
@@ -20,7 +21,7 @@ ORIGINS_MAX = 4096
 class Origin:
     """One engine's address and its idle connections."""
 
-    __slots__ = ("forgotten", "host", "idle", "port", "upstream")
+    __slots__ = ("forgotten", "heads", "host", "idle", "port", "upstream")
 
     def __init__(self, upstream: "HttpUpstream", url: str) -> None:
         parts = urlsplit(url)
@@ -30,6 +31,7 @@ class Origin:
         self.host = parts.hostname
         self.port = parts.port or 80
         self.idle: list[EngineConnection] = []
+        self.heads = KnownHeads()
         self.forgotten = False
 
     def keep(self, connection: EngineConnection) -> None:

@@ -1,7 +1,8 @@
 """One connection to one engine: the parser is fed on the side, so the bytes that were read are the bytes handed on.
 
-A response costs its parser callbacks and one ``data`` call per read. The parser is told the head apart from the rest
-(the head's end is searched for here), since llhttp doesn't say where in a read the body begins.
+The parser is told the head apart from the rest (the head's end is searched for here), since llhttp doesn't say where in
+a read the body begins. It is not asked at all for what is usual: a head that this engine has sent before (`heads`) with
+its whole body, and reads that are whole chunks. Where something else follows such a head, it is told that chunks began.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX = 64 * 1024
 """An engine whose response head is longer is answering something else than HTTP."""
 
+CHUNKS_BEGIN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNK_SIZES = {form % size: size for size in range(1, 0x1000) for form in (b"%x", b"%X")}
 """Sizes of usual chunks as they are written; anything else is the parser's to read."""
 
@@ -103,8 +105,10 @@ class EngineConnection(asyncio.Protocol):
         "_length",
         "_overrun",
         "_parser",
+        "_parser_asleep",
         "_parts",
         "_phase",
+        "_raw_head",
         "_whole",
         "exchange",
         "idle_since_s",
@@ -125,11 +129,13 @@ class EngineConnection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
+        self._parser_asleep = False  # of this chunked response it knows nothing, and all that was read of it was whole chunks
         self._reset()
 
     def _reset(self) -> None:
         self._phase = 0  # 0: nothing read, 1: inside the head, 2: inside the body
         self._buffer = b""
+        self._raw_head = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._chunked = False
         self._length: int | None = None
@@ -138,6 +144,7 @@ class EngineConnection(asyncio.Protocol):
         self._between_chunks = True
         self._whole = False  # all that was read of a chunked body ends between two chunks
         self._keep_alive = False
+        self._parser_asleep = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -147,7 +154,8 @@ class EngineConnection(asyncio.Protocol):
 
     def start(self, exchange: HttpExchange) -> None:
         """Send ``exchange``'s request."""
-        self._reset()
+        if self._phase:
+            self._reset()
         self.exchange = exchange
         exchange.connection = self
         self.used += 1
@@ -185,13 +193,71 @@ class EngineConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand on what came, and what it decodes to."""
         if self._whole:
-            size, _, rest = data.partition(b"\r\n")
-            if CHUNK_SIZES.get(size) == len(rest) - 2 and rest[-2:] == b"\r\n":
+            end = data.find(b"\r\n", 0, 5)
+            if CHUNK_SIZES.get(data[:end]) == len(data) - end - 4 and data[-2:] == b"\r\n":
                 # One whole chunk, as most reads of a stream are: the parser would be where it is now, so it isn't asked.
                 hand = self._hand_data  # in a name first: calling a slot straight is slower
-                hand(data, rest[:-2], True, False)
+                hand(data, data[end + 2 : -2], True, False)
                 return
+            if self._parser_asleep and self._take_chunks(data):
+                return
+        elif not self._phase and self._take_known(data):
+            return
         self._parse(data)
+
+    def _take_known(self, data: bytes) -> bool:
+        """Do without the parser if ``data`` is a head that is known, with a whole body of known length or any part of chunks."""
+        exchange = self.exchange
+        end = data.find(b"\r\n\r\n") + 4
+        if end == 3 or exchange is None or exchange.head_only or (sink := exchange.sink) is None:
+            return False
+        head = self.origin.heads.find(data[:end])
+        if head is None:
+            return False
+        self._keep_alive = True
+        body = data[end:]
+        if head.content_length is None:
+            self._phase = 2
+            self._chunked = self._whole = self._parser_asleep = True
+            sink.head(head)
+            if exchange.sink is not None:
+                self._hand_data = sink.data
+                if body and not self._take_chunks(body):
+                    self._parse(body)
+            return True
+        if head.content_length != len(body):
+            return False
+        sink.head(head)
+        if exchange.sink is not None:
+            sink.data(body, body, True, True)
+            if self.exchange is exchange:
+                self._release(exchange)
+        return True
+
+    def _take_chunks(self, data: bytes) -> bool:
+        """Hand on ``data`` if it is nothing but whole chunks of usual size, or those and the end."""
+        parts = []
+        at = 0
+        size_bytes = len(data)
+        last = False
+        while at < size_bytes:
+            begin = data.find(b"\r\n", at, at + 5) + 2
+            size = CHUNK_SIZES.get(data[at : begin - 2]) if begin > 1 else None
+            if size is None:
+                if data[at:] != b"0\r\n\r\n":
+                    return False
+                last = True
+                break
+            end = begin + size
+            if data[end : end + 2] != b"\r\n":
+                return False
+            parts.append(data[begin:end])
+            at = end + 2
+        exchange = self.exchange
+        self._hand_data(data, parts[0] if len(parts) == 1 else b"".join(parts), True, last)
+        if last and exchange is not None and self.exchange is exchange:
+            self._release(exchange)
+        return True
 
     def _parse(self, data: bytes) -> None:
         exchange = self.exchange
@@ -199,6 +265,9 @@ class EngineConnection(asyncio.Protocol):
             self.transport.abort()
             return
         try:
+            if self._parser_asleep:
+                self._parser.feed_data(CHUNKS_BEGIN)
+                self._parser_asleep = False
             if self._phase != 2:
                 data = self._feed_head(data)
                 if self._phase != 2 or self.exchange is not exchange or not (data or self._complete):
@@ -248,7 +317,8 @@ class EngineConnection(asyncio.Protocol):
                 if len(buffer) > HEAD_BYTES_MAX and self.exchange is not None:
                     self.exchange.drop(End.BAD_RESPONSE, f"a response head of more than {HEAD_BYTES_MAX} bytes")
                 return b""
-            self._parser.feed_data(buffer[:end])
+            self._raw_head = buffer[:end]
+            self._parser.feed_data(self._raw_head)
             buffer = buffer[end:]
             if self._phase == 2:
                 self._buffer = b""
@@ -267,6 +337,8 @@ class EngineConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Tell the sink, unless it is an interim (1xx) response."""
+        if self._parser_asleep:
+            return
         status = self._parser.get_status_code()
         exchange = self.exchange
         if status < 200 or exchange is None or exchange.sink is None:
@@ -281,7 +353,10 @@ class EngineConnection(asyncio.Protocol):
             self._chunked, self._length = False, 0
             self._complete = exchange.head_only
             self._keep_alive = self._keep_alive and not exchange.head_only
-        exchange.sink.head(ResponseHead(status, tuple(self._headers), self._chunked, self._length))
+        head = ResponseHead(status, tuple(self._headers), self._chunked, self._length)
+        if self._keep_alive and not exchange.head_only:
+            head = self.origin.heads.remember(self._raw_head, head)
+        exchange.sink.head(head)
         if exchange.sink is not None:
             self._hand_data = exchange.sink.data
 

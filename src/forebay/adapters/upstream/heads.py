@@ -1,0 +1,53 @@
+"""Response heads that come again: an engine repeats its head byte for byte but for the length and, each second, the date.
+
+So what the parser made of a head is kept per engine under the head's own bytes, without the digits of its length. Only
+heads that say plainly where the body ends are kept, and only those after which the connection goes on.
+"""
+
+from forebay.ports.upstream import ResponseHead
+
+KNOWN_MAX = 64
+"""Heads remembered of one engine; all are forgotten at once then, since most are of seconds that have passed."""
+KNOWN_BYTES_MAX = 4096
+LENGTH_DIGITS_MAX = 12
+_LENGTH = b"\r\ncontent-length: "
+
+
+class KnownHeads:
+    """What the heads of one engine mean."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, ResponseHead] = {}
+
+    def find(self, raw: bytes) -> ResponseHead | None:
+        """The meaning of ``raw`` (to the end of the blank line), if it has been here before with any length."""
+        at = raw.find(_LENGTH) + len(_LENGTH)
+        if at < len(_LENGTH):
+            return self._known.get(raw)
+        end = raw.find(b"\r", at)
+        head = self._known.get(raw[:at] + raw[end:])
+        digits = raw[at:end]
+        if head is None or not digits.isdigit() or len(digits) > LENGTH_DIGITS_MAX:
+            return None
+        length = int(digits)
+        if length == head.content_length:
+            return head
+        headers = tuple([(name, digits) if name == b"content-length" else (name, value) for name, value in head.headers])
+        return ResponseHead(head.status, headers, False, length, head.alike)
+
+    def remember(self, raw: bytes, head: ResponseHead) -> ResponseHead:
+        """Keep what the parser said of ``raw``; returns ``head``, marked as known if it is now."""
+        if head.chunked == (head.content_length is not None) or head.status in (204, 304) or len(raw) > KNOWN_BYTES_MAX:
+            return head
+        if raw.count(b"\n") != raw.count(b"\r\n"):
+            return head  # its end may not be where it is searched for
+        at = raw.find(_LENGTH) + len(_LENGTH)
+        if (at >= len(_LENGTH)) == head.chunked:
+            return head  # its length is written in another way
+        key = raw if head.chunked else raw[:at] + raw[raw.find(b"\r", at) :]
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        head = self._known[key] = ResponseHead(head.status, head.headers, head.chunked, head.content_length, key)
+        return head
