@@ -23,7 +23,7 @@ demo: setup ## the worked example, live: a fleet that scales before the queue gr
 	$(BIN)/forebay demo
 
 test: setup ## every test but those that need a real vLLM
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not vllm"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not vllm"
 
 check: setup format lint types layers world ## what a change must pass besides the tests
 
