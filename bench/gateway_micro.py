@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 import uvloop
-from gateway_vs_nginx import CONNECTIONS, END, ROLE, SHORT, STREAM_HEAD, TOKEN, NoSink, _wide, request
+from gateway_vs_nginx import ANSWER, CONNECTIONS, END, ROLE, SHORT, STREAM_HEAD, TOKEN, NoSink, _wide, request
 
 from forebay.adapters.clock import LoopClock, RandomIds
 from forebay.adapters.upstream import HttpUpstream
@@ -34,6 +34,10 @@ from forebay.spec.types import DEFAULT_TIERS, EngineKind, Model, Pool, Spec
 
 BATCH = 8
 """Requests in one turn of the loop: their phases are interleaved as epoll would."""
+ANSWERS = tuple(
+    SHORT.replace(b"content-length: %d" % len(ANSWER), b"content-length: %d" % (len(ANSWER) + more)) + b" " * more for more in range(7)
+)
+"""Lengths differ, as they do."""
 CHUNKS_A_STREAM = 64
 COUNTED_TURNS = 8
 
@@ -122,8 +126,9 @@ class Bench:
         return engines
 
     def json(self, turn: int) -> int:
+        answer = ANSWERS[turn % len(ANSWERS)]
         for engine in self.ask(turn, self.short):
-            engine.protocol.data_received(SHORT)
+            engine.protocol.data_received(answer)
         return BATCH
 
     def sse(self, turn: int) -> int:

@@ -390,6 +390,8 @@ async def bench(args: argparse.Namespace) -> dict:
                 ("short_request", None, CONNECTIONS / args.rate if args.rate else 0.0),
                 ("streamed_chunk", stream, 0.0),
             ):
+                if args.case not in (None, name):
+                    continue
                 offered = CONNECTIONS * 1000 / args.pace_ms if load else args.rate
                 rounds, starved = await compare(args, proxies, load, interval_s, offered)
                 result[name] = {
@@ -420,6 +422,8 @@ def show(result: dict) -> None:
         f"{'CPU µs of the proxy':20}{'nginx':>10}{'nginx keepalive':>17}{'gateway':>10}{'ratio':>8}{'to keepalive':>14}{'goal':>6}{'per s':>8}"
     )
     for name, goal in (("short_request", 2.0), ("streamed_chunk", 1.5)):
+        if name not in result:
+            continue
         row = result[name]
         cpu = {proxy: row[proxy]["cpu_us"] if proxy in row else float("nan") for proxy in ("nginx", "nginx_keepalive", "gateway")}
         ratios = f"{row.get('ratio', float('nan')):8.2f}{row.get('ratio_keepalive', float('nan')):14.2f}"
@@ -442,6 +446,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1500.0, help="requests per second; 0: as fast as they are answered")
     parser.add_argument("--pace-ms", type=int, default=20)
     parser.add_argument("--only", choices=["nginx", "nginx_keepalive", "gateway"])
+    parser.add_argument("--case", choices=["short_request", "streamed_chunk"])
     parser.add_argument("--quick", action="store_true", help="two short rounds")
     args = parser.parse_args()
     if args.quick:

@@ -113,6 +113,26 @@ def test_a_damaged_body_is_said(path):
     store.close()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_moved_away_while_in_use_is_said_and_put_back_goes_on(path, replaced):
+    """SQLite went on writing into the unlinked file without a word: nothing of it was there after a restart."""
+    store = SqliteStore(path)
+    store.put("key", b"before")
+    aside = path.with_name("aside")
+    path.rename(aside)
+    if replaced:
+        path.write_bytes(b"another")
+    with pytest.raises(StoreFailed, match="moved or deleted"):
+        store.put("key", b"lost")
+    with pytest.raises(StoreFailed, match="moved or deleted"):
+        store.append_event(Event("lost", 0.0, 0.0))
+    assert store.get("key") == b"before"
+    aside.rename(path)
+    store.put("key", b"after")
+    assert store.get("key") == b"after"
+    store.close()
+
+
 def test_a_newer_version_is_refused(path):
     SqliteStore(path).close()
     with sqlite3.connect(path) as connection:

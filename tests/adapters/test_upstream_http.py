@@ -368,3 +368,109 @@ def test_fetch_that_is_cancelled_aborts():
         assert not upstream.live
 
     with_engine(test, says(pause_s=60))
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ndate: now\r\n"
+LENGTH = HEAD + b"content-length: 4\r\nx-a: b\r\n\r\n"
+CHUNKS = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+ANSWERS = {
+    "whole": [LENGTH + b"body"],
+    "empty": [LENGTH.replace(b"4", b"0")],
+    "body apart": [LENGTH, b"body"],
+    "body in parts": [LENGTH + b"bo", b"dy"],
+    "head in parts": [LENGTH[:50], LENGTH[50:] + b"body"],
+    "too much": [LENGTH + b"bodyX"],
+    "no number": [LENGTH.replace(b"4", b"4x") + b"body"],
+    "capitals": [LENGTH.replace(b"content-length", b"Content-Length") + b"body"],
+    "both framings": [LENGTH.replace(b"x-a: b", b"transfer-encoding: chunked") + b"4\r\nbody\r\n0\r\n\r\n"],
+    "closes": [LENGTH.replace(b"x-a: b", b"connection: close") + b"body"],
+    "length inside a value": [LENGTH.replace(b"x-a: b", b"x-a: content-length: 9") + b"body"],
+    "chunks at once": [CHUNKS + b"4\r\nbody\r\n2\r\nx\n\r\n0\r\n\r\n"],
+    "chunks apart": [CHUNKS, b"4\r\nbody\r\n", b"A\r\n0123456789\r\n1\r\nx\r\n", b"0\r\n\r\n"],
+    "end with the last": [CHUNKS + b"4\r\nbody\r\n", b"4\r\nmore\r\n0\r\n\r\n"],
+    "nothing in chunks": [CHUNKS + b"0\r\n\r\n"],
+    "half a chunk": [CHUNKS + b"4\r\nbody\r\n4\r\nmo", b"re\r\n", b"1\r\ny\r\n", b"0\r\n\r\n"],
+    "half a size": [CHUNKS, b"1", b"0\r\n0123456789abcdef\r\n0\r\n\r\n"],
+    "half an end": [CHUNKS, b"4\r\nbody\r\n0\r\n", b"\r\n"],
+    "leading zeros": [CHUNKS, b"004\r\nbody\r\n0\r\n\r\n"],
+    "trailers": [CHUNKS, b"4\r\nbody\r\n0\r\nx-t: 1\r\n\r\n"],
+    "extensions": [CHUNKS, b"4;a=b\r\nbody\r\n", b"0\r\n\r\n"],
+    "long chunk": [CHUNKS, b"1000\r\n" + b"x" * 0x1000 + b"\r\n4\r\nbody\r\n", b"4\r\nbody\r\n", b"0\r\n\r\n"],
+    "wrong size": [CHUNKS, b"4\r\nbody\r\n", b"3\r\nbody\r\n0\r\n\r\n"],
+    "bad size": [CHUNKS, b"4\r\nbody\r\n", b"zz\r\nbody\r\n"],
+    "after the end": [CHUNKS + b"4\r\nbody\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"],
+    "interim first": [b"HTTP/1.1 103 Early\r\n\r\n" + LENGTH + b"body"],
+    "no content": [b"HTTP/1.1 204 No\r\ncontent-length: 0\r\n\r\n"],
+    "refused": [LENGTH.replace(b"200 OK", b"400 No") + b"body"],
+}
+
+
+@pytest.mark.parametrize("pieces", ANSWERS.values(), ids=ANSWERS.keys())
+def test_a_head_known_before_means_what_it_meant(pieces):
+    """Asked three times, and the third answer follows others whose heads are alike, on the same connection where it is kept."""
+
+    async def test(upstream, engine):
+        records = []
+        for _ in range(3):
+            sink = Sink()
+            upstream.send(engine.url, GET, sink)
+            end = await sink.outcome()
+            heads = [(head.status, head.headers, head.chunked, head.content_length) for head in sink.heads]
+            records.append((end, heads, sink.wire, sink.body, sink.wholes, sink.lasts, upstream.idle_connections))
+            for other in (LENGTH.replace(b"4", b"12") + b"another body", CHUNKS + b"2\r\nhi\r\n0\r\n\r\n"):
+                script["pieces"] = [other]
+                filler = Sink()
+                upstream.send(engine.url, GET, filler)
+                assert await filler.outcome() is End.COMPLETE
+                head = filler.heads[0]
+                assert (head.content_length, dict(head.headers).get(b"content-length")) == ((None, None) if head.chunked else (12, b"12"))
+            script["pieces"] = pieces
+        assert records[1:] == records[:-1]
+
+    script = {"pieces": pieces}
+
+    async def say(_, answer):
+        for piece in script["pieces"]:
+            answer.raw(piece)
+            await asyncio.sleep(0.01)
+
+    with_engine(test, say)
+
+
+def test_a_sink_that_aborts_at_a_known_head_gets_no_data():
+    async def test(upstream, engine):
+        for number in range(3):
+            sink = Sink()
+            exchange = upstream.send(engine.url, GET, sink)
+            if number:
+                sink.heads = Abort(exchange)
+            assert await sink.outcome() is (End.ABORTED if number else End.COMPLETE)
+            assert sink.body == (b"" if number else b"body")
+
+    class Abort(list):
+        def __init__(self, exchange):
+            self.exchange = exchange
+
+        def append(self, head):
+            self.exchange.abort()
+
+    for answer in (LENGTH + b"body", CHUNKS + b"4\r\nbody\r\n0\r\n\r\n"):
+        with_engine(test, says(answer))
+
+
+@pytest.mark.parametrize("head", [LENGTH, CHUNKS], ids=["length", "chunks"])
+def test_a_known_head_of_a_head_request_has_no_body(head):
+    async def test(upstream, engine):
+        for number in range(4):
+            script["answer"] = head if number % 2 else {LENGTH: LENGTH + b"body", CHUNKS: CHUNKS + b"2\r\nhi\r\n0\r\n\r\n"}[head]
+            sink = Sink()
+            upstream.send(engine.url, b"HEAD / HTTP/1.1\r\nhost: e\r\n\r\n" if number % 2 else GET, sink, timeout_s=5.0)
+            assert await sink.outcome() is End.COMPLETE
+            assert bool(sink.body) is not bool(number % 2)
+
+    script = {}
+
+    async def say(_, answer):
+        answer.raw(script["answer"])
+
+    with_engine(test, say)

@@ -14,7 +14,8 @@ from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
 class Replica:
     """What one gateway has in flight on one replica."""
 
-    def __init__(self, listed: RosterReplica) -> None:
+    def __init__(self, listed: RosterReplica, unweighed: "list[Replica]") -> None:
+        """``unweighed``: where it enters itself when its rank is no longer right."""
         self.id = listed.id
         self.url = listed.url
         self.listed = True
@@ -29,7 +30,9 @@ class Replica:
         """Uncached prompt tokens of permits without a first token."""
         self.chosen_seq = 0
         self.rank = (0.0, 0, 0)
-        """Fraction of the tightest budget in use, streams, and when it was last chosen: the lowest is chosen first."""
+        """Fraction of the tightest budget in use, streams, and when it was last chosen: the lowest is chosen first. As of ``weigh``."""
+        self._unweighed = unweighed
+        self._weighed = True
         self.capacity = listed.capacity
         self.sequences_allowed = 0
         self._refused: tuple[int, int, int] | None = None
@@ -43,7 +46,8 @@ class Replica:
         self.capacity = listed.capacity
         self.sequences_allowed = max(listed.capacity.sequences, self.sequences)
         self._refused = None
-        self._weigh()
+        if self._weighed:
+            self._changed()
 
     def fits(self, ticket: Ticket) -> bool:
         """Whether all three budgets (and the context limit) hold with ``ticket``.
@@ -87,7 +91,8 @@ class Replica:
         self.held_tokens += ticket.prompt
         self.worst_tokens += ticket.total
         self.prefill_tokens += ticket.uncached
-        self._weigh()
+        if self._weighed:
+            self._changed()
 
     def release(self, ticket: Ticket) -> None:
         """End a permit: everything it took is free again, and the ticket is as before it ran, since it may run elsewhere."""
@@ -100,13 +105,15 @@ class Replica:
         ticket.emitted = ticket.outstanding = 0
         ticket.expected = ticket.output
         self._refused = None
-        self._weigh()
+        if self._weighed:
+            self._changed()
 
     def prefilled(self, ticket: Ticket) -> None:
         """The first token came: the prompt is in the KV cache and waits for no prefill."""
         self.prefill_tokens -= ticket.outstanding
         ticket.outstanding = 0
-        self._weigh()
+        if self._weighed:
+            self._changed()
 
     def grow(self, ticket: Ticket, tokens: int) -> None:
         """``tokens`` more came out. One that has outlived its estimate gets a new one."""
@@ -116,10 +123,17 @@ class Replica:
             expected = outlived_tokens(ticket.emitted, ticket.output_max)
             self.worst_tokens += expected - ticket.expected
             ticket.expected = expected
-            self._weigh()
+            self._changed()
 
-    def _weigh(self) -> None:
-        # The largest of three, without calling for it: this runs at every change.
+    def _changed(self) -> None:
+        if self._weighed:
+            self._weighed = False
+            self._unweighed.append(self)
+
+    def weigh(self) -> None:
+        """Bring ``rank`` up to date."""
+        self._weighed = True
+        # The largest of three, without calling for it: this runs for every request.
         capacity = self.capacity
         load = self.worst_tokens / capacity.kv_tokens if capacity.kv_tokens else 1.0
         share = self.sequences / capacity.sequences if capacity.sequences else 1.0

@@ -92,7 +92,7 @@ class Estimator:
             return
         of_model = self._learned("", model)
         learned = self._learned(team, model) if team else of_model
-        for each in {id(of_model): of_model, id(learned): learned}.values():
+        for each in (of_model,) if learned is of_model else (of_model, learned):
             each.prompt(body_bytes, usage.prompt_tokens)
             each.output(usage.output_tokens / max(1, n))
 

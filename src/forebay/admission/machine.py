@@ -222,7 +222,10 @@ class Admission:
         return None
 
     def _grant(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
-        self._replicas.grant(entry, replica)
+        replicas = self._replicas
+        replicas.chosen_seq += 1
+        replica.chosen_seq = replicas.chosen_seq
+        replica.grant(entry)
         entry.dispatched_s = now_s
         effects.append(Dispatch(entry.id, replica.id, replica.url))
 
@@ -298,7 +301,7 @@ class Admission:
         assert replica is not None
         del self._tickets[entry.id]
         replica.release(entry)
-        return self._freed_on(replica, now_s)
+        return self._freed_on(replica, now_s) if self.waiting or not replica.listed else []
 
     def _freed_on(self, replica: Replica, now_s: float) -> list[Effect]:
         effects: list[Effect] = []

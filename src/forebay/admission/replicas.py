@@ -28,7 +28,10 @@ class Replicas:
         """Since when there has been no replica and none expected; None while there is one."""
         self._known: dict[str, Replica] = {}
         self._capacities: frozenset[Capacity] = frozenset()
-        self._chosen_seq = 0
+        self.chosen_seq = 0
+        """Counts the choices."""
+        self._unweighed: list[Replica] = []
+        """Replicas whose rank is not that of their permits now: where there is no choice, nobody weighs."""
 
     def take(self, roster: RosterPool, now_s: float) -> None:
         """Use this roster from now on. A replica that left keeps its permits until they end; one that comes back counts them."""
@@ -40,7 +43,7 @@ class Replicas:
         for replica_id, replica in listed.items():
             known_one = self._known.get(replica_id)
             if known_one is None:
-                self._known[replica_id] = Replica(replica)
+                self._known[replica_id] = Replica(replica, self._unweighed)
             else:
                 known_one.use(replica)
         self.listed = [self._known[replica_id] for replica_id in listed]
@@ -59,7 +62,13 @@ class Replicas:
         Among equals: the one with the fewest streams, then the one chosen longest ago, so that equal replicas share.
         """
         excluded = ticket.excluded
-        first = next(iter(candidates)) if len(candidates) == 1 else min(candidates, key=_RANK, default=None)
+        if len(candidates) == 1:
+            first: Replica | None = next(iter(candidates))
+        else:
+            unweighed = self._unweighed
+            while unweighed:
+                unweighed.pop().weigh()
+            first = min(candidates, key=_RANK, default=None)
         if first is None or (first.listed and first.id not in excluded and first.fits(ticket)):
             return first
         best: Replica | None = None
@@ -69,12 +78,6 @@ class Replicas:
             if replica is not first and replica.listed and replica.id not in excluded and replica.fits(ticket):
                 best = replica
         return best
-
-    def grant(self, ticket: Ticket, replica: Replica) -> None:
-        """Give the permit."""
-        self._chosen_seq += 1
-        replica.chosen_seq = self._chosen_seq
-        replica.grant(ticket)
 
     def hopeless(self, ticket: Ticket) -> Refusal | None:
         """Why no replica of this roster will ever take it, or None. An empty roster says nothing."""

@@ -53,7 +53,7 @@ def write_value(path: Path, value: msgspec.Struct) -> None:
 
 def check_ready_file(path: Path | None) -> None:
     """Raises BadInput, before anything starts, where a ready file could not be left at ``path``."""
-    if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
+    if path is not None and ((path.exists() and not path.is_file()) or not path.resolve().parent.is_dir()):
         raise BadInput(f"--ready-file: found {str(path)!r}; allowed: a file in a folder that exists")
 
 

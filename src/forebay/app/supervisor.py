@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from forebay.app import config, listening
 from forebay.app.children import STOP_ENGINES, Child, Lifeline, become_subreaper, reap
+from forebay.app.echo import Echo
 from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
@@ -76,6 +77,7 @@ class Supervisor:
         for marker in ("gateway.ready", RUNNING_FILE):
             (self.state / marker).unlink(missing_ok=True)
         try:
+            self._echo = Echo(self.controller.log)
             for child in self.children:
                 child.start(time.monotonic())
             self._until_ready(ready_file)
@@ -122,9 +124,16 @@ class Supervisor:
             time.sleep(POLL_S)
 
     def _until_ready(self, ready_file: Path | None) -> None:
+        """Say at once where it will answer, so that `forebay status` can look on; then wait, and pass on how the start goes."""
+        running = Running(listening.url(self.sockets["gateway"]), listening.url(self.sockets["admin"]), os.getpid())
+        write_value(self.state / RUNNING_FILE, running)
+        self._announcement = announce(self.state, running)
+        _say(f"starting; look on with `forebay status`\n  gateway {running.gateway}\n  admin   {running.admin}\n  state   {self.state}")
         marker = self.state / "gateway.ready"
         while not marker.exists():
             self._poll()
+            for line in self._echo.look():
+                _say(line)
             if self.stopping:
                 return
             for child in self.children:
@@ -133,12 +142,9 @@ class Supervisor:
                     self.stopping = 1
                     self._stop()
                     raise ForebayError(words)
-        running = Running(listening.url(self.sockets["gateway"]), listening.url(self.sockets["admin"]), os.getpid())
-        write_value(self.state / RUNNING_FILE, running)
         if ready_file is not None:
             write_value(ready_file, running)
-        self._announcement = announce(self.state, running)
-        _say(f"ready\n  gateway {running.gateway}\n  admin   {running.admin}\n  state   {self.state}")
+        _say("ready: each pool that keeps replicas has one")
 
     def _stop(self) -> None:
         """The gateway first, so that streams finish while their engines live; then the controller with its engines."""

@@ -5,15 +5,16 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from forebay.app.config import load
+from forebay.cli.output import console as output_console
 from forebay.cli.output import write_json
+from forebay.cli.sizing import Sizing, per_min, sizing
 from forebay.domain.units import format_duration
 from forebay.spec.decode import BadSpec
 from forebay.spec.formats import write_listen
-from forebay.spec.types import Pool, Spec
+from forebay.spec.types import Listen, Pool, Spec
 
 COMMAND_CHARS_MAX = 60
 
@@ -38,10 +39,12 @@ def command(
 
 def summary(spec: Spec, file: Path) -> dict[str, Any]:
     """What a checked configuration says, without its keys."""
+    sizes = {pool.name: sizing(pool) for pool in spec.pools}
     return {
         "file": str(file),
         "ok": True,
         "problems": [],
+        "warnings": [warning for size in sizes.values() for warning in size.warnings],
         "pools": {
             pool.name: {
                 "model": pool.model,
@@ -50,6 +53,7 @@ def summary(spec: Spec, file: Path) -> dict[str, Any]:
                 "min_replicas": pool.scaling.min_replicas,
                 "max_replicas": pool.scaling.max_replicas,
                 "slo": msgspec.to_builtins(pool.slo),
+                **{name: value for name, value in msgspec.to_builtins(sizes[pool.name]).items() if name != "warnings"},
             }
             for pool in spec.pools
         },
@@ -63,10 +67,13 @@ def summary(spec: Spec, file: Path) -> dict[str, Any]:
 
 
 def _print(spec: Spec, file: Path) -> None:
-    console = Console()
-    pools = _table("pool", "model", "replicas", "promise", "engine")
-    for pool in spec.pools:
-        pools.add_row(pool.name, pool.model, _replicas(pool), _promise(pool), _engine(pool))
+    console = output_console()
+    sizes = [sizing(pool) for pool in spec.pools]
+    pools = _table("pool", "model", "replicas", "promise", "one replica", "buffer", "$/hour", "engine")
+    for pool, size in zip(spec.pools, sizes, strict=True):
+        pools.add_row(
+            pool.name, pool.model, _replicas(pool), _promise(pool), _rate(size), str(size.buffer_replicas), _usd(size), _engine(pool)
+        )
     tiers = _table("tier", "rank", "first token", "longest wait", "")
     for tier in spec.tiers:
         note = "preemptible" if tier.preemptible else ""
@@ -80,9 +87,29 @@ def _print(spec: Spec, file: Path) -> None:
         console.print(teams)
     else:
         console.print("No teams: no key is asked for.", highlight=False)
-    typer.echo(
-        f"{file} is right. Gateway {write_listen(spec.gateway)}, admin {write_listen(spec.admin)}; start it with: forebay up -c {file}"
-    )
+    for warning in (each for size in sizes for each in size.warnings):
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
+    start = f"forebay up -c {file}"
+    if all(pool.engine.kind == "attach" for pool in spec.pools):
+        start += f" (or the queue alone: forebay gateway -c {file})"
+    typer.echo(f"{file} is right. Gateway {_listen(spec.gateway)}, admin {_listen(spec.admin)}; start it with: {start}")
+
+
+def _listen(listen: Listen) -> str:
+    return write_listen(listen) if listen.port else f"{write_listen(listen).rpartition(':')[0]} on a free port"
+
+
+def _rate(size: Sizing) -> str:
+    if size.declared_replica_rate_per_s is not None:
+        return f"{per_min(size.declared_replica_rate_per_s)} (declared)"
+    return "–" if size.replica_rate_per_s is None else per_min(size.replica_rate_per_s)
+
+
+def _usd(size: Sizing) -> str:
+    least, most = size.usd_per_hour_min, size.usd_per_hour_max
+    if least is None or most is None:
+        return "–"
+    return f"{least:.2f}" if least == most else f"{least:.2f} to {most:.2f}"
 
 
 def _table(*columns: str) -> Table:

@@ -22,6 +22,7 @@ def command(
     """
     from forebay.app.demo import show  # draws pictures: nothing that another verb should wait for
 
+    output.check_json(json)
     summary = show.run(out, seed, json == "-")
     if json is not None:
         output.write_json(summary, json)

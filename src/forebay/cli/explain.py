@@ -3,7 +3,6 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -13,7 +12,12 @@ from forebay.controller.status import Explanation
 
 def command(
     pool: Annotated[str | None, typer.Option(help="Only this pool.")] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="A past time (ISO, such as 2026-11-29T08:00:00Z). Default: now.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="A past time: ISO (2026-11-29T08:00:00Z), 15:28 (today, UTC), or -10m (ten minutes ago). Default: now."
+        ),
+    ] = None,
     admin: Annotated[str | None, typer.Option(help="Admin address. Default: found in the state folder.")] = None,
     state: Annotated[
         str | None,
@@ -25,14 +29,14 @@ def command(
 
     Each decision was made of named terms: floors, triggers, holds and caps. The one marked with an arrow decided.
 
-    Example: `forebay explain --pool chat --at 2026-11-29T08:00:00Z` for this morning at eight.
+    Example: `forebay explain --pool chat --at=-10m` for ten minutes ago, `--at 08:00` for this morning at eight (UTC).
     """
     query = {name: value for name, value in (("pool", pool), ("at", at)) if value is not None}
     found = admin_client.ask(admin_client.admin_url(admin, state), "/v1/explain", query, list[Explanation])
     if json is not None:
         output.write_json(found, json)
         return
-    console = Console()
+    console = output.console()
     for row in found:
         console.print(render(row))
         for alert in row.alerts:
@@ -43,7 +47,7 @@ def render(found: Explanation) -> Table:
     """The table of one pool's terms."""
     table = Table(title=f"{found.pool}: {found.desired} replicas at {found.at}", title_justify="left")
     table.add_column("")
-    table.add_column("term")
+    table.add_column("term", no_wrap=True)
     table.add_column("kind")
     table.add_column("replicas", justify="right")
     table.add_column("because")

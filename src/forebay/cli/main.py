@@ -1,6 +1,8 @@
 """The command ``forebay``: one verb per file, errors as one sentence on stderr, exit codes that scripts can trust."""
 
+import importlib.metadata
 import sys
+from typing import Annotated
 
 import typer
 
@@ -16,6 +18,23 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"forebay {importlib.metadata.version('forebay')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[  # noqa: ARG001 - its callback answers before any verb
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is, and exit.")
+    ] = False,
+) -> None:
+    """Options that stand before the verb."""
+
+
 app.command("up")(up.command)
 app.command("gateway")(gateway.command)
 app.command("status")(status.command)

@@ -5,16 +5,17 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from forebay.app.config import load
+from forebay.cli.output import console as output_console
 from forebay.cli.output import write_json
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import ColdStart, Profile
 from forebay.domain.units import format_bytes, format_duration, parse_duration_s, parse_rate_per_s
 from forebay.engine.capacity import CapacityAtSlo, ContextRow, FallsOver, at_slo, by_context, falls_over
 from forebay.engine.catalogue import PROFILES
+from forebay.scaling.capacity import whole_replicas
 from forebay.spec.problems import did_you_mean
 
 app = typer.Typer(
@@ -45,7 +46,7 @@ def list_profiles(config: Config = None, json_path: Json = None) -> None:
             format_duration(round(profile.cold_start.total_s)),
             f"{profile.gpu_hour_usd * profile.gpus:.2f}",
         )
-    Console().print(table)
+    output_console().print(table)
 
 
 @app.command("show")
@@ -56,7 +57,7 @@ def show(name: Name, config: Config = None, json_path: Json = None) -> None:
         write_json(profile, json_path)
     if json_path == "-":
         return
-    console = Console(highlight=False)
+    console = output_console(highlight=False)
     numbers = _table(profile.name, "")
     for what, value in _numbers(profile):
         numbers.add_row(what, value)
@@ -87,12 +88,14 @@ def capacity(
     state = at_slo(profile, prompt, output, ttft_s, itl_s)
     rows = by_context(profile, output, ttft_s, itl_s)
     fall = None if rate_per_s is None else falls_over(profile, replicas, rate_per_s, output, ttft_s, itl_s)
+    needs = None if rate_per_s is None else _needs(profile, rate_per_s, state)
     if json_path is not None:
         shape = {"prompt_tokens": prompt, "output_tokens": output, "ttft_s": ttft_s, "itl_s": itl_s, "replicas": replicas}
-        write_json(_result(profile, shape, state, rows, fall), json_path)
+        write_json({**_result(profile, shape, state, rows, fall), **msgspec.to_builtins(needs or Needs())}, json_path)
     if json_path == "-":
         return
-    _print_capacity(profile, f"{prompt:,} prompt + {output:,} output tokens, TTFT {ttft}, ITL {itl}", replicas, state)
+    words = f"{prompt:,} prompt + {output:,} output tokens, TTFT {ttft}, ITL {itl}"
+    _print_capacity(profile, words, replicas, state, None if needs is None else _needs_words(needs, rate or ""))
     _print_contexts(rows, fall, replicas, output)
 
 
@@ -156,6 +159,30 @@ def _stages(cold: ColdStart) -> str:
     return f"node {format_duration(round(cold.provision_s))}, {weights}, engine {format_duration(round(cold.init_s))}"
 
 
+class Needs(msgspec.Struct, frozen=True):
+    """What a rate takes; None where no rate was given, no replica can keep the promise, or the price isn't known."""
+
+    replicas_needed: int | None = None
+    gpus_needed: int | None = None
+    usd_per_hour: float | None = None
+
+
+def _needs(profile: Profile, rate_per_s: float, state: CapacityAtSlo) -> Needs:
+    if not state.requests_per_s:
+        return Needs()
+    replicas = max(1, whole_replicas(rate_per_s / state.requests_per_s))
+    gpus = replicas * profile.gpus
+    return Needs(replicas, gpus, gpus * profile.gpu_hour_usd if profile.gpu_hour_usd else None)
+
+
+def _needs_words(needs: Needs, rate: str) -> tuple[str, str]:
+    if needs.replicas_needed is None:
+        return f"for {rate}", "no number of replicas keeps this promise"
+    replicas, gpus = needs.replicas_needed, needs.gpus_needed
+    words = f"[bold]{replicas} replica{'' if replicas == 1 else 's'}[/bold], {gpus} GPU{'' if gpus == 1 else 's'}"
+    return f"for {rate}", words + ("" if needs.usd_per_hour is None else f", ${needs.usd_per_hour:.2f} per hour")
+
+
 def _result(
     profile: Profile, shape: dict[str, Any], state: CapacityAtSlo, rows: tuple[ContextRow, ...], fall: FallsOver | None
 ) -> dict[str, Any]:
@@ -175,14 +202,16 @@ def _usd_per_million(profile: Profile, state: CapacityAtSlo) -> float | None:
     return profile.gpu_hour_usd * profile.gpus / per_hour * 1e6 if per_hour else None
 
 
-def _print_capacity(profile: Profile, shape: str, replicas: int, state: CapacityAtSlo) -> None:
-    console = Console(highlight=False)
+def _print_capacity(profile: Profile, shape: str, replicas: int, state: CapacityAtSlo, needs: tuple[str, str] | None) -> None:
+    console = output_console(highlight=False)
     console.print(f"[bold]One replica of {profile.name}[/bold] ({profile.hardware}), {shape}:")
     table = _table("", "")
     table.show_header = False
     table.add_row("requests/s", f"[bold]{state.requests_per_s:.2f}[/bold]  ({state.requests_per_s * 60:.0f} per minute)")
     if replicas > 1:
         table.add_row(f"{replicas} replicas", f"{state.requests_per_s * replicas:.2f} requests/s")
+    if needs is not None:
+        table.add_row(*needs)
     table.add_row("tokens/s", f"{state.prompt_tokens_per_s:,.0f} prompt, {state.output_tokens_per_s:,.0f} output")
     table.add_row("in flight", f"{state.sequences:.0f} sequences, KV {state.kv_usage:.0%}, step {state.step_s * 1e3:.1f} ms")
     table.add_row("TTFT p95", format_duration(round(state.ttft_s, 3)) if state.ttft_s < 1e6 else "grows without end")
@@ -196,7 +225,7 @@ def _print_capacity(profile: Profile, shape: str, replicas: int, state: Capacity
 
 
 def _print_contexts(rows: tuple[ContextRow, ...], fall: FallsOver | None, replicas: int, output: int) -> None:
-    console = Console(highlight=False)
+    console = output_console(highlight=False)
     console.print(f"If every request ended at the same context ({output:,} tokens of it output):")
     table = _table(right=("context", "sequences that fit", "requests/s"))
     table.add_column("binding limit")
@@ -219,7 +248,8 @@ def _print_contexts(rows: tuple[ContextRow, ...], fall: FallsOver | None, replic
 def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        # Names stay whole: other columns give way.
+        table.add_column(column, overflow="fold", no_wrap=column == "profile")
     for column in right:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     return table

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 import uvloop
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -62,6 +62,7 @@ def command(
     Requests are sent when they are due, however slow the answers are. Exit code 0: the run was completed (errors are in the report);
     1: it could not be run, or was interrupted; 2: bad input, nothing was sent.
     """
+    output.check_json(json)
     selection = files.Selection(
         path=trace,
         trace_format=_one_of("--trace-format", trace_format, ("auto", *FORMATS)),
@@ -85,7 +86,7 @@ def command(
 def _deliver(report: ReplayReport, counts: Counts, json: str | None) -> None:
     if json is not None:
         output.write_json(to_json(report), json)
-    Console(stderr=json == "-").print(render(report))
+    output.console(stderr=json == "-").print(render(report))
     _say_skipped(counts)
     if report.unsent:
         raise ForebayError("interrupted: rows of the trace were left unsent; the report covers those that were sent")
@@ -95,7 +96,7 @@ def _run(rows: list[TraceRow], options: replay.ReplayOptions, speed: float, seed
     _allow_descriptors(options.connections_max + DESCRIPTORS_SPARE)
     gc.collect()
     gc.freeze()
-    console = Console(stderr=True)
+    console = output.console(stderr=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if not console.is_terminal:
             return runner.run(_main(rows, options, speed, seed, None))

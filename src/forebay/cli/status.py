@@ -5,7 +5,7 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -15,6 +15,7 @@ from forebay.cli import admin_client, output
 from forebay.controller.status import PoolStatus, Status
 from forebay.domain.units import format_duration
 
+RATE, COST = "req/min*", "$ so far"
 STATE_ORDER = ("ready", "requested", "provisioning", "loading", "draining", "failed")
 
 
@@ -43,7 +44,7 @@ def command(
     if json is not None:
         output.write_json(found, json)
         return
-    console = Console()
+    console = output.console()
     if not (sys.stdout.isatty() if watch is None else watch):
         console.print(render(found))
         return
@@ -59,11 +60,11 @@ def command(
 def render(found: Status) -> RenderableType:
     """The tables of ``found``."""
     table = Table(title=f"Forebay at {found.at}", title_justify="left")
-    for column in ("pool", "wanted", "replicas", "waiting", "req/min", "in time", "because", "$"):
-        table.add_column(column, justify="right" if column in {"wanted", "waiting", "req/min", "in time", "$"} else "left")
+    for column in ("pool", "wanted", "replicas", "waiting", RATE, "in time", "because", COST):
+        table.add_column(column, justify="right" if column in {"wanted", "waiting", RATE, "in time", COST} else "left", overflow="fold")
     for pool in found.pools:
         table.add_row(*_row(pool))
-    parts: list[RenderableType] = [table, _replicas(found)]
+    parts: list[RenderableType] = [table, Text("* preemptible tiers are left out", style="dim"), _replicas(found)]
     for pool in found.pools:
         parts += [Text(f"! {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
     parts += [Text(f"! {problem}", style="bold red") for problem in found.problems]
@@ -83,7 +84,7 @@ def _row(pool: PoolStatus) -> list[str]:
         _number(pool, "arrival_per_s", pool.arrival_per_min, "{:.0f}"),
         _number(pool, "ttft_attainment", None if pool.ttft_attainment is None else 100 * pool.ttft_attainment, "{:.1f}%"),
         f"[bold]{pool.binding}[/bold] {escape(pool.because)}",
-        f"{pool.cost_usd:.2f}",
+        _usd(pool.cost_usd),
     ]
 
 
@@ -91,10 +92,16 @@ def _number(pool: PoolStatus, signal: str, value: float | None, form: str) -> st
     return f"– [dim]{pool.unknown.get(signal, 'unknown')}[/dim]" if value is None else form.format(value)
 
 
+def _usd(cost_usd: float | None) -> str:
+    """A dash where no price is known."""
+    return "–" if cost_usd is None else f"{cost_usd:.2f}"
+
+
 def _replicas(found: Status) -> Table:
     table = Table(box=None, padding=(0, 2))
     for column in ("replica", "state", "for", "streams", "KV", "cold start", "address"):
-        table.add_column(column)
+        # Folded, never cut: an address is there to be copied.
+        table.add_column(column, overflow="fold")
     for pool in found.pools:
         for row in pool.detail:
             table.add_row(

@@ -1,5 +1,6 @@
 """`forebay world`: the live system in simulated worlds, faults from a seed."""
 
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +27,8 @@ def command(
     """
     from forebay.app.world.run import judge  # the whole system: nothing that another verb should wait for
 
-    console = Console(stderr=True)
+    output.check_json(json)
+    console = output.console(stderr=True)
     if seed is not None:
         verdicts = [judge(seed)]
         for line in verdicts[0].log:
@@ -40,11 +42,32 @@ def command(
         console.print(f"  again: forebay world --seed {verdict.seed}", markup=False)
     if json is not None:
         output.write_json(verdicts, json)
-    requests = sum(verdict.requests for verdict in verdicts)
-    complete = sum(verdict.told.get("complete", 0) for verdict in verdicts)
-    console.print(f"{len(verdicts)} worlds, {requests} requests ({complete} complete), {len(failed)} worlds with a broken promise")
+    console.print(summary(verdicts))
     if failed:
         raise typer.Exit(1)
+
+
+def summary(verdicts: "Sequence[Verdict]") -> str:
+    """One line: how many worlds, what became of their requests, and how many worlds broke a promise."""
+
+    def told(kind: str) -> int:
+        return sum(verdict.told.get(kind, 0) for verdict in verdicts)
+
+    requests = sum(verdict.requests for verdict in verdicts)
+    ends = [
+        f"{told('complete')} complete",
+        f"{told('error_status')} refused",
+        f"{told('error_event')} told of an error",
+        f"{told('gone')} clients gone",
+    ]
+    if told("lied"):
+        ends.append(f"{told('lied')} lied to")
+    failed = sum(not verdict.ok for verdict in verdicts)
+    return f"{_worlds(len(verdicts))}, {requests} requests: {', '.join(ends)}; {_worlds(failed)} with a broken promise"
+
+
+def _worlds(count: int) -> str:
+    return f"{count} world" if count == 1 else f"{count} worlds"
 
 
 def _judge_all(seeds: range, jobs: int, console: Console) -> "list[Verdict]":

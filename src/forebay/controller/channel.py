@@ -16,6 +16,8 @@ from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, Snapshot
 LINE_BYTES_MAX = 4 * 2**20
 UNSENT_BYTES_MAX = 4 * 2**20
 CONNECTIONS_MAX = 512
+NAME_CHARS_MAX = 128
+"""A gateway's name is in events, metrics and every status."""
 
 Listener = Callable[[FromGateway], None]
 
@@ -78,6 +80,8 @@ class Channel:
 
     def _take(self, writer: asyncio.StreamWriter, message: FromGateway) -> None:
         match message:
+            case Hello(gateway=name) if not 0 < len(name) <= NAME_CHARS_MAX:
+                writer.close()
             case Hello(gateway=name):
                 self._writers[writer] = name
                 self._on_message(message)

@@ -23,9 +23,12 @@ COUNTERS = ("arrived", "arrived_prompt_tokens", "arrived_output_tokens", "ttft_m
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Counters of one pool at one gateway, preemptible tiers left out, at the receiver's time."""
+    """Counters of one pool at one gateway, preemptible tiers left out."""
 
     at_s: float
+    """The receiver's time."""
+    said_s: float
+    """The gateway's own. Rates are over this one: a controller that was stopped takes a minute of snapshots in one moment."""
     counts: tuple[int, ...]
 
 
@@ -47,10 +50,11 @@ class GatewayRecord:
         for load in snapshot.pools:
             samples = self.samples.setdefault(load.pool, deque(maxlen=SAMPLES_MAX))
             counts = _counts(load.counts)
-            if samples and any(new < old for new, old in zip(counts, samples[-1].counts, strict=True)):
-                samples.clear()  # the gateway restarted: its counters began again
-            if not samples or now_s - samples[-1].at_s >= ATTAINMENT_WINDOW_S / SAMPLES_MAX:
-                samples.append(Sample(now_s, counts))
+            sample = Sample(now_s, snapshot.at_s, counts)
+            if samples and _began_again(samples[-1], sample):
+                samples.clear()
+            if not samples or sample.said_s - samples[-1].said_s >= ATTAINMENT_WINDOW_S / SAMPLES_MAX:
+                samples.append(sample)
 
 
 class GatewayBook:
@@ -179,12 +183,18 @@ class GatewayBook:
             samples = record.samples.get(pool)
             if not samples:
                 continue
-            first = next(sample for sample in samples if sample.at_s >= now_s - window_s or sample is samples[-1])
             last = samples[-1]
-            span_s = max(span_s, last.at_s - first.at_s)
+            begin_s = last.said_s + (now_s - last.at_s) - window_s
+            first = next(sample for sample in samples if sample.said_s >= begin_s or sample is last)
+            span_s = max(span_s, last.said_s - first.said_s)
             for index, (new, old) in enumerate(zip(last.counts, first.counts, strict=True)):
                 total[index] += new - old
         return total, span_s
+
+
+def _began_again(before: Sample, after: Sample) -> bool:
+    """Whether the gateway was restarted in between: its counters, or its clock, went back."""
+    return after.said_s < before.said_s or any(new < old for new, old in zip(after.counts, before.counts, strict=True))
 
 
 def _counts(rows: Iterable[TierCounts]) -> tuple[int, ...]:

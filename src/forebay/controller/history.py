@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from forebay.controller.remembered import remembered
 from forebay.domain.replica import ReplicaView
 from forebay.domain.signal import Known, Signal, Unknown
 from forebay.ports import Store
@@ -23,9 +24,8 @@ class ColdStarts:
         self._seen: set[tuple[str, float]] = set()
         self._measured: dict[str, deque[float]] = {}
         for pool in pools:
-            saved = store.get(f"cold_starts/{pool}")
-            past = msgspec.json.decode(saved, type=list[float]) if saved else []
-            self._measured[pool] = deque(past, maxlen=COLD_STARTS_MAX)
+            past = remembered(store, f"cold_starts/{pool}", list[float])
+            self._measured[pool] = deque(past or (), maxlen=COLD_STARTS_MAX)
         self._first = True
 
     def take(self, views: Iterable[ReplicaView]) -> None:
@@ -84,8 +84,7 @@ class Ramps:
         self._today[pool] = today
 
     def _saved(self, pool: str) -> Today | None:
-        saved = self._store.get(f"ramp_today/{pool}")
-        return msgspec.json.decode(saved, type=Today) if saved else None
+        return remembered(self._store, f"ramp_today/{pool}", Today)
 
     def past(self, pool: str) -> tuple[float, ...]:
         """The largest ramp of each past day, oldest first."""

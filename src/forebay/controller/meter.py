@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from forebay.controller.remembered import remembered
 from forebay.domain.replica import ReplicaState, ReplicaView
 from forebay.ports import Store
 
@@ -24,8 +25,7 @@ class Meter:
     def __init__(self, store: Store, gpus: Mapping[str, int]) -> None:
         self._store = store
         self._gpus = gpus
-        saved = store.get(KEY)
-        past = msgspec.json.decode(saved, type=Saved) if saved else Saved()
+        past = remembered(store, KEY, Saved) or Saved()
         self.gpu_seconds = past.gpu_seconds
         self._counted_s = past.counted_s
 

@@ -1,5 +1,6 @@
 """Answers the admin API's questions from the controller's state and the Store: the read side, which changes nothing."""
 
+import re
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -14,10 +15,13 @@ from forebay.domain.errors import BadInput
 from forebay.domain.events import Event
 from forebay.domain.replica import ReplicaState
 from forebay.domain.signal import Known, Signal, Unknown
+from forebay.domain.units import parse_duration_s
 from forebay.ports import Clock, EngineSignals
 from forebay.scaling import explain
 
 SECONDS_PER_MIN = 60.0
+FUTURE_S_MAX = 60.0
+CLOCK_TIME = re.compile(r"[0-2]?[0-9]:[0-5][0-9]")
 
 
 def iso(wall_s: float) -> str:
@@ -25,14 +29,32 @@ def iso(wall_s: float) -> str:
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def from_iso(text: str) -> float:
-    """Unix time of an ISO time (without an offset: UTC); raises BadInput that says what is allowed."""
+def from_iso(text: str, now_wall_s: float) -> float:
+    """Unix time of an ISO time (without an offset: UTC), of a time of today (``15:28``) or of one ago (``-10m``).
+
+    Raises BadInput that says what is allowed, for a time that is still to come too.
+    """
+    at_s = _moment(text.strip(), now_wall_s)
+    if at_s > now_wall_s + FUTURE_S_MAX:
+        raise BadInput(f"at: found {text!r}, which is still to come; it is {iso(now_wall_s)}")
+    return at_s
+
+
+def _moment(text: str, now_wall_s: float) -> float:
+    if text.startswith("-"):
+        try:
+            return now_wall_s - parse_duration_s(text[1:])
+        except ValueError as error:
+            raise BadInput(f"at: {error}") from None
+    if CLOCK_TIME.fullmatch(text):
+        text = f"{iso(now_wall_s)[:10]}T{text.zfill(5)}:00"
     try:
         at = datetime.fromisoformat(text.replace("Z", "+00:00"))
         # By way of UTC: an offset can lead out of the calendar at both its ends.
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):
-        raise BadInput(f"at: found {text[:100]!r}; allowed: an ISO time such as 2026-11-29T08:00:00Z") from None
+        allowed = "an ISO time such as 2026-11-29T08:00:00Z, a time of today (UTC) such as 08:00, or one ago such as -10m"
+        raise BadInput(f"at: found {text[:100]!r}; allowed: {allowed}") from None
 
 
 class Reports:
@@ -67,7 +89,7 @@ class Reports:
         if at is None:
             decided = [(ward.decision, self._wall_of(ward)) for ward in map(wards.__getitem__, names)]
             return [explanation(decision, iso(wall_s)) for decision, wall_s in decided if decision is not None]
-        until_s = from_iso(at)
+        until_s = from_iso(at, self._clock.wall_s())
         found = [record for name in names for record in self._store.decisions(name, until_s, 1)]
         if not found:
             raise BadInput(f"at: nothing was decided yet at {iso(until_s)}; the history begins later")
@@ -105,7 +127,7 @@ class Reports:
             ttft_attainment=_value(readings["ttft_attainment"]),
             cold_start_s=_value(readings["cold_start_s"]),
             gpu_hours=round(gpu_hours, 4),
-            cost_usd=round(gpu_hours * price, 4),
+            cost_usd=round(gpu_hours * price, 4) if price else None,
             unknown={name: reading.why for name, reading in readings.items() if isinstance(reading, Unknown)},
             alerts=decision.alerts if decision else (),
             detail=tuple(self._replica(ward, view.id, now_s) for view in ward.views),

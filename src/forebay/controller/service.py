@@ -13,8 +13,10 @@ from forebay.controller.gateways import GatewayBook
 from forebay.controller.history import ColdStarts, Ramps
 from forebay.controller.meter import Meter
 from forebay.controller.observing import PoolFacts, observation, ready_urls
+from forebay.controller.remembered import remembered_number
 from forebay.controller.rosters import CapacityOf, Rosters
 from forebay.controller.ward import Ward
+from forebay.controller.wedges import Wedges
 from forebay.domain.events import Event
 from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView
 from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, Snapshot
@@ -67,6 +69,7 @@ class Controller:
         self.wards = {pool.name: Ward(pool, policies[pool.name].policy, policies[pool.name].capacity, store) for pool in spec.pools}
         self.cold_starts = ColdStarts(store, self.wards)
         self.ramps = Ramps(store)
+        self.wedges = Wedges(clock.speed)
         self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
         self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of)
         self._effects: list[drain.Effect] = []
@@ -129,6 +132,7 @@ class Controller:
         views = await self._fleet.observe()
         readings = await self._source.read(ready_urls(views))
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
+        readings = self.wedges.judged(views, readings, self.book, now_s)
         self._account(views, now_s)
         for ward in self.wards.values():
             ward.see(views, readings)
@@ -286,7 +290,6 @@ class Controller:
 
 
 def _next_term(store: Store) -> int:
-    saved = store.get(TERM_KEY)
-    term = 1 + (int(saved) if saved else 0)
+    term = 1 + remembered_number(store, TERM_KEY)
     store.put(TERM_KEY, str(term).encode())
     return term

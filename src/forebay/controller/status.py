@@ -35,7 +35,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     ttft_attainment: float | None
     cold_start_s: float | None
     gpu_hours: float
-    cost_usd: float
+    cost_usd: float | None
+    """Since the store began; None where no price is known."""
     unknown: dict[str, str]
     alerts: tuple[Alert, ...]
     detail: tuple[ReplicaStatus, ...]

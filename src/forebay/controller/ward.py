@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from forebay.controller.remembered import remembered, remembered_number
 from forebay.domain.replica import ReplicaState, ReplicaView
 from forebay.domain.scaling import Alert, AlertKind, Decision, Observation, Policy
 from forebay.ports import DecisionRecord, EngineSignals, Store
@@ -28,8 +29,7 @@ class Ward:
         self.policy = policy
         self.capacity = capacity
         self._store = store
-        saved = store.get(self._key)
-        past = msgspec.json.decode(saved, type=Saved) if saved else Saved(pool.scaling.min_replicas, b"")
+        past = remembered(store, self._key, Saved) or Saved(pool.scaling.min_replicas, b"")
         self.desired = past.desired
         self.memory = past.memory
         self.look_at_s = 0.0
@@ -49,7 +49,7 @@ class Ward:
     def fresh_names(self, count: int) -> list[str]:
         """Names for new replicas, such as ``chat-7``: short, for people, and never given twice, even while the Store fails."""
         key = f"named/{self.pool.name}"
-        given = max(self._given, int(self._store.get(key) or b"0"))
+        given = max(self._given, remembered_number(self._store, key))
         self._given = given + count
         self._store.put(key, str(self._given).encode())
         return [f"{self.pool.name}-{number}" for number in range(given + 1, given + count + 1)]

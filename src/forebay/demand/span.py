@@ -8,9 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from forebay.demand.trace import TraceRow
+from forebay.domain.errors import BadInput
 
 COPY_JITTER_S = 1.0
 """A repeated row comes up to this much later than its original: copies at one instant would be bursts nobody sent."""
+HELD_MAX = 1_000_000
+"""Copies that wait for their time."""
 
 
 def scaled(rows: Iterable[TraceRow], factor: float, chance: random.Random) -> Iterator[TraceRow]:
@@ -18,7 +21,8 @@ def scaled(rows: Iterable[TraceRow], factor: float, chance: random.Random) -> It
 
     Below 1 each row stays with probability ``factor``. Above, each is given ``floor(factor)`` times and once more with
     the probability of the remainder, every copy but the first moved by a uniform 0 to ``COPY_JITTER_S``.
-    Raises ValueError for a factor that is not finite and positive.
+    Raises ValueError for a factor that is not finite and positive, and BadInput where more than ``HELD_MAX`` copies come within
+    ``COPY_JITTER_S``.
     """
     if not (math.isfinite(factor) and factor > 0):
         raise ValueError(f"a rate can be scaled by a positive number, not by {factor}")
@@ -33,6 +37,8 @@ def _copied(rows: Iterable[TraceRow], factor: float, chance: random.Random) -> I
         while held and held[0][0] <= row.at_s:
             yield heapq.heappop(held)[2]
         copies = whole + (chance.random() < factor - whole)
+        if len(held) + copies > HELD_MAX:
+            raise BadInput(f"a rate {factor:g} times as high: found more than {HELD_MAX} rows within {COPY_JITTER_S:g} s; scale it by less")
         if copies:
             yield row
         for _ in range(copies - 1):

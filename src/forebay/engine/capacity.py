@@ -249,7 +249,7 @@ def _because(load: Load, binding: Binding, rate: float, ttft_s: float, itl_s: fl
         ),
         Binding.SEQUENCES: (
             f"Bursts fill all {slots} sequence slots ({load.sequences_at(rate):.0f} in flight on average) while KV has room: "
-            "raise sequences_max (vLLM: --max-num-seqs)."
+            "raise the profile's `sequences` (vLLM: --max-num-seqs)."
         ),
         Binding.COMPUTE: (
             f"Prompts are {prefill:.0%} of a request's {work_ms:.1f} ms of step time: cache prefixes, shorten prompts, or use more GPUs."
@@ -272,5 +272,5 @@ def _impossible(load: Load, binding: Binding, ttft_s: float, itl_s: float) -> st
 
 def _waits_for(load: Load, rate: float) -> str:
     if load.all_taken(rate)[0] > 1 - QUANTILE:
-        return f"for one of {load.places} places: allow a looser TTFT, let more replicas share a queue, or raise sequences_max"
+        return f"for one of {load.places} places: allow a looser TTFT, let more replicas share a queue, or raise the profile's `sequences`"
     return "behind earlier prompts: allow a looser TTFT, cache prefixes, or give long prompts a pool of their own"

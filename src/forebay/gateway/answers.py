@@ -64,6 +64,17 @@ class ErrorReply(msgspec.Struct, frozen=True):
         return b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (math.ceil(self.retry_after_s), round(self.retry_after_s * 1000))
 
 
+RETRY_AFTER_OVERLOAD_S = 5.0
+BAD_HTTP = ErrorReply(400, "invalid_request_error", None, "This is not an HTTP/1.1 request.")
+HEAD_TOO_LARGE = ErrorReply(431, "invalid_request_error", None, "The request's headers are too large.")
+BODIES_FULL = ErrorReply(
+    503, "service_unavailable", "overloaded", "Too many request bodies are held. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
+)
+TOO_MANY_CONNECTIONS = ErrorReply(
+    503, "service_unavailable", "overloaded", "Too many connections. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
+)
+
+
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ErrorReply:
     """400: the request is wrong."""
     return ErrorReply(400, "invalid_request_error", code, message, param)
@@ -96,13 +107,14 @@ class PassedHead:
     __slots__ = ("events", "lines")
 
     def __init__(self, head: ResponseHead) -> None:
-        self.events = False
+        kind = None
         parts = [STATUS_LINES.get(head.status) or b"HTTP/1.1 %d \r\n" % head.status]
         for name, value in head.headers:
             if name not in NOT_TO_CLIENTS:
                 parts.append(b"%b: %b\r\n" % (name, value))
-            if name == b"content-type" and not self.events:
-                self.events = value.lower().startswith(b"text/event-stream")
+            if name == b"content-type" and kind is None:
+                kind = value.lower()
+        self.events = kind is not None and kind.startswith(b"text/event-stream")
         self.lines = b"".join(parts)
 
 

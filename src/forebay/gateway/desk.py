@@ -155,9 +155,9 @@ class Desk:
     def _after(self, pool: PoolDesk, effects: list[Effect]) -> None:
         """Carry out ``effects``, then see to the timer."""
         if effects:
-            if self._carrying:
+            if len(effects) > 1 or self._carrying:
                 self._effects.extend([(pool, effect) for effect in effects])
-            else:
+            if not self._carrying:
                 self._carry_out(pool, effects)
         if pool.admission.waiting:
             deadline_s = pool.admission.next_deadline_s()
@@ -165,11 +165,11 @@ class Desk:
                 self._arm(deadline_s)
 
     def _carry_out(self, pool: PoolDesk, effects: list[Effect]) -> None:
-        """These, and then what came of them."""
+        """The only one there is, or those queued; and then what came of them."""
         self._carrying = True
         try:
-            for effect in effects:
-                _carry_out_one(pool, effect)
+            if len(effects) == 1:
+                _carry_out_one(pool, effects[0])
             while self._effects:
                 _carry_out_one(*self._effects.popleft())
         finally:

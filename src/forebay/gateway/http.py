@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import httptools
 
-from forebay.gateway.answers import JSON, ErrorReply, simple_head
+from forebay.gateway.answers import BAD_HTTP, BODIES_FULL, HEAD_TOO_LARGE, JSON, TOO_MANY_CONNECTIONS, ErrorReply, simple_head
 from forebay.gateway.heads import HeadFacts
 from forebay.gateway.repeats import SeenHead, seen_head
 from forebay.gateway.request import Reply, Request
@@ -30,16 +30,6 @@ PIPELINED_BYTES_MAX = 64 * 1024
 PIPELINED_MAX = 16
 HEADERS_MAX = 128
 FRAMING_FACTOR_MAX = 8
-RETRY_AFTER_OVERLOAD_S = 5.0
-
-BAD_HTTP = ErrorReply(400, "invalid_request_error", None, "This is not an HTTP/1.1 request.")
-HEAD_TOO_LARGE = ErrorReply(431, "invalid_request_error", None, "The request's headers are too large.")
-BODIES_FULL = ErrorReply(
-    503, "service_unavailable", "overloaded", "Too many request bodies are held. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
-)
-TOO_MANY_CONNECTIONS = ErrorReply(
-    503, "service_unavailable", "overloaded", "Too many connections. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
-)
 
 
 class HttpServer:
@@ -178,6 +168,7 @@ class ClientConnection(asyncio.Protocol):
                 self.release(request)
         self.request = None
         self._ready.clear()
+        self._body = []  # the parser and this know each other: what is held would wait for the garbage collector
 
     def abort(self) -> None:
         """Close without a word: an answer that can't be finished must not look finished."""
@@ -201,7 +192,7 @@ class ClientConnection(asyncio.Protocol):
         """Close what has been silent for too long."""
         silent = tick - self._since
         if self._lingering:
-            over = silent > LINGER_TICKS
+            over = silent > (KEEP_ALIVE_TICKS if self.transport.get_write_buffer_size() else LINGER_TICKS)
         elif self.request is not None:
             return  # its reply has times of its own
         elif self._reading == 1:
@@ -223,7 +214,8 @@ class ClientConnection(asyncio.Protocol):
     def answer(self, status: int, content_type: bytes, body: bytes, extra: bytes = b"") -> None:
         """Answer the present request, whole."""
         keep_alive = self.keep_alive
-        self.write(simple_head(status, content_type, len(body), extra, keep_alive) + body)
+        said = b"" if self.request is not None and self.request.method == b"HEAD" else body
+        self.write(simple_head(status, content_type, len(body), extra, keep_alive) + said)
         self.finish(keep_alive)
 
     def refuse(self, error: ErrorReply, extra: bytes = b"") -> None:

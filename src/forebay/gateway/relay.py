@@ -6,19 +6,25 @@ it, a failure ends the stream with a proper error event: never a silent truncati
 last byte, a refusal, or the client's leaving, whichever comes first; each of the three ends it exactly once.
 """
 
+from functools import lru_cache
+
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS
 from forebay.domain.shape import Shape, Usage
-from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk, passed_head, retry_after_real_s, unavailable
-from forebay.gateway.body import Ask
-from forebay.gateway.context import Context
-from forebay.gateway.desk import PoolDesk
-from forebay.gateway.http import ClientConnection
-from forebay.gateway.meters import Outcome, TierMeter
-from forebay.gateway.request import Request
-from forebay.gateway.sse import EventStream, Sink, Trouble
+from forebay.gateway.answers import (
+    DONE_EVENT,
+    LAST_CHUNK,
+    ErrorReply,
+    chunk,
+    passed_answer,
+    retry_after_real_s,
+    unavailable,
+)
+from forebay.gateway.call import CallState, nothing
+from forebay.gateway.meters import Outcome
+from forebay.gateway.sse import EventStream, Trouble
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
-from forebay.ports.upstream import End, Exchange, ResponseHead
+from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
 RETRIES_MAX = 2
@@ -28,64 +34,27 @@ REPORT_EVENTS = 32
 ENGINE_RETRY_AFTER_S = 5.0
 """World seconds a client is asked to wait after engines failed its request."""
 
+HOSTS_MAX = 4096
+
 _RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
+# In names of their own: a member of an enum is looked up by a function call.
+_COMPLETE = End.COMPLETE
+_ABORTED = End.ABORTED
+_COMPLETED = Outcome.COMPLETED
 
 
-class Call:
+@lru_cache(HOSTS_MAX)
+def _host(url: str) -> bytes:
+    return url.partition("//")[2].encode()
+
+
+class Call(CallState):
     """One request inside the gateway: `http.Reply` for the client, `ports.ResponseSink` for the engine, `desk.Caller` for admission."""
 
-    data: Sink
-    """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
-
-    # Defaults stand here and not in ``__init__``: most calls never change most of them.
-    _exchange: Exchange | None = None
-    _stream: EventStream | None = None
-    _whole: WholeBody | None = None
-    _failure: ResponseHead | None = None
-    """A failure whose body is read to its end and dropped."""
-    _keep_alive = False
-    """As the head said that is out."""
-    _open = False
-    """The head is out: this replica answers, or nobody does."""
-    _over = False
-    _paused = False
-    _resent = False
-    _wait_counted = False
-    _retries = 0
-    _reported = 0
-    _wire_bytes = 0
-    """Read from engines, but for the present stream's."""
-    _progress_bytes = 0
-
-    def __init__(
-        self,
-        context: Context,
-        connection: ClientConnection,
-        request: Request,
-        pool: PoolDesk,
-        meter: TierMeter,
-        ask: Ask,
-        team: str,
-        head: bytes,
-        body: bytes,
-        request_id: bytes,
-    ) -> None:
-        """``head``: the engine's request head after its ``host`` line."""
-        self._context = context
-        self._connection = connection
-        self._request = request
-        self._pool = pool
-        self._meter = meter
-        self._ask = ask
-        self._team = team
-        self._head = head
-        self._body = body
-        self._request_id = request_id
-        self.ticket = context.desk.next_ticket()
+    __slots__ = ()
 
     def start(self, tier: Tier, shape: Shape, now_s: float) -> None:
         """Queue it, under the promises of ``tier`` (its team's own, where it has some)."""
-        self._body_bytes = len(self._body)
         self._estimate = shape
         self._arrived_s = now_s
         self._ttft_promise_s = tier.ttft_s
@@ -137,11 +106,17 @@ class Call:
     # -- the engine ---------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        self._forget_answer()
-        host = self._replica_url.partition("//")[2].encode()
-        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%b%b" % (self._request.target, host, self._head, self._body)
+        url, request, body = self._replica_url, self._request, self._body
+        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            request.target,
+            _host(url),
+            request.facts.forwarded,
+            self._request_id,
+            len(body),
+            body,
+        )
         try:
-            self._exchange = self._context.upstream.send(self._replica_url, wire, self)
+            self._exchange = self._context.upstream.send(url, wire, self)
         except ValueError as error:  # an address that is none: another replica may have one
             self._failed(End.CONNECT_FAILED, str(error))
             return
@@ -151,15 +126,18 @@ class Call:
     def head(self, head: ResponseHead) -> None:
         """Decide what kind of answer this is; nothing is sent yet."""
         status = head.status
-        self.data = self._take
         if status >= 500 or status == 429:
             self._failure = head
+            self.data = self._take
             return
-        self._whole = WholeBody(head, self._request.modern)
-        if self._ask.stream and status == 200 and _is_event_stream(head):
+        self._answer = head
+        passed = self._passed = self._context.passed_heads.of(head)
+        if passed.events and status == 200 and self._ask.stream:
             stream = self._stream = EventStream(head.chunked, self._request.modern)
             stream.attend_at = REPORT_EVENTS
             self.data = stream.attach(self._connection.write, self._take_stream)
+        else:
+            self.data = self._take
 
     def _take_stream(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         """What is not a plain event on its way through."""
@@ -179,13 +157,14 @@ class Call:
 
     def end(self, end: End, detail: str) -> None:
         """The exchange is over; that we aborted it ourselves is no news."""
-        if self._over or end is End.ABORTED:
+        if self._over or end is _ABORTED:
             return
         self._exchange = None
-        stream = self._stream
-        if end is End.COMPLETE:
+        if end is _COMPLETE:
             self._completed()
-        elif stream is not None and (piece := stream.cut()) is not None:
+            return
+        stream = self._stream
+        if stream is not None and (piece := stream.cut()) is not None:
             if self._open:
                 self._connection.write(piece)
             else:
@@ -200,11 +179,8 @@ class Call:
 
     def _open_stream(self, piece: bytes) -> None:
         """First content: from here on this replica's answer is the answer."""
-        assert self._whole is not None
         now_s = self._context.desk.clock.now_s()
-        head = self._whole.head
-        modern = self._request.modern
-        self._write_head(head, piece, None, chunked=modern)
+        self._write_head(piece, None, self._request.modern)
         self._meter.first_content(now_s - self._arrived_s, self._ttft_promise_s)
         self._context.desk.first_token(self._pool, self, now_s)
 
@@ -235,49 +211,59 @@ class Call:
             return
         error = ErrorReply(502, "server_error", "stream_truncated", message).event() + DONE_EVENT
         connection.write(chunk(error) + LAST_CHUNK if self._request.modern else error)
-        connection.finish(self._keep_alive and connection.keep_alive)
+        connection.finish(self._keep_alive)
 
     # -- whole answers and failures -----------------------------------------------------------------------------------
 
     def _take(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         del whole
         self._wire_bytes += len(wire)
+        head = self._answer
+        if head is None:
+            return  # a failure's body: read to its end, which keeps the connection, and dropped
         held = self._whole
         if held is None:
-            return  # a failure's body: read to its end, which keeps the connection, and dropped
+            if last:
+                self._only = body
+                return
+            held = self._whole = WholeBody(head, self._request.modern)
         if self._open:
             piece = held.flow(body, last)
             if piece:
                 self._connection.write(piece)
         elif not held.add(body) and not last:
-            self._write_head(held.head, held.flow(held.take(), False), held.head.content_length, chunked=held.framed)
+            self._write_head(held.flow(held.take(), False), head.content_length, held.framed)
 
     def _completed(self) -> None:
         """The whole response is here."""
-        stream, whole = self._stream, self._whole
-        if stream is not None:
-            usage = self._counted_usage()
-        elif whole is None:
+        head, whole = self._answer, self._whole
+        outcome = _COMPLETED
+        if head is None:
             status = self._failure.status if self._failure is not None else 502
             self._try_elsewhere(f"The engine answered {status}.")
             return
-        elif whole.flowing:
-            usage = usage_in_tail(whole.tail)
+        if self._stream is not None:
+            usage = self._counted_usage()
         else:
-            body = whole.take()
-            usage, aborted = looked_at(body)
-            if aborted:
-                self._try_elsewhere("The engine broke its answer off.")
-                return
-            self._write_head(whole.head, body, len(body), chunked=False)
-        refused = stream is None and whole is not None and whole.head.status >= 400
-        self._end(Outcome.REFUSED_BY_ENGINE if refused else Outcome.COMPLETED, usage)
-        self._connection.finish(self._keep_alive and self._connection.keep_alive)
+            if whole is not None and whole.flowing:
+                usage = usage_in_tail(whole.tail)
+            else:
+                body = self._only if whole is None else whole.take()
+                usage, aborted = looked_at(body)
+                if aborted:
+                    self._try_elsewhere("The engine broke its answer off.")
+                    return
+                self._write_head(body, len(body), False)
+            if head.status >= 400:
+                outcome = Outcome.REFUSED_BY_ENGINE
+        self._end(outcome, usage)
+        self._connection.finish(self._keep_alive)
 
     def _failed(self, end: End, detail: str) -> None:
         """Nothing of an answer is out."""
         if end is End.STALE and not self._resent:
             self._resent = True
+            self._forget_answer()
             self._send()
         elif end in _RETRYABLE:
             self._try_elsewhere(f"The engine could not be reached or broke off ({end}).")
@@ -301,8 +287,9 @@ class Call:
 
     def _forget_answer(self) -> None:
         self._wire_bytes = self._bytes_read()
-        self._stream = self._whole = self._failure = None
-        self.data = _nothing
+        self._stream = self._whole = self._answer = self._failure = None
+        self._only = b""
+        self.data = nothing
 
     def _give_up(self, error: ErrorReply) -> None:
         self._end(Outcome.FAILED, None)
@@ -332,24 +319,25 @@ class Call:
     def _end(self, outcome: Outcome, usage: Usage | None, *, abandon: bool = False) -> None:
         """Once per call: settle the meters, let go of the permit, stop the engine if it still runs."""
         self._over = True
-        self._drop_exchange()
-        meter = self._meter
+        if self._exchange is not None:
+            self._drop_exchange()
+        meter, pool, desk, stream = self._meter, self._pool, self._context.desk, self._stream
         meter.outcomes[outcome] += 1
-        meter.response_bytes += self._bytes_read()
+        meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
         if usage is not None:
             meter.prompt_tokens += usage.prompt_tokens
             meter.output_tokens += usage.output_tokens
-            if usage.exact and outcome is Outcome.COMPLETED and self._pool.should_learn():
-                self._context.desk.estimator.learn(self._team, self._pool.model, self._body_bytes, usage, self._ask.n or 1)
+            if usage.exact and outcome is _COMPLETED and pool.should_learn():
+                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._ask.n or 1)
         self._body = b""
-        self._stream = None  # it knows this call, and this call it
-        self.data = _nothing
-        desk = self._context.desk
+        if stream is not None:
+            self._stream = None  # it knows this call, and this call it
+        self.data = nothing
         now_s = desk.clock.now_s()
         if abandon:
-            desk.abandon(self._pool, self, now_s)
+            desk.abandon(pool, self, now_s)
         else:
-            desk.finish(self._pool, self, usage, now_s)
+            desk.finish(pool, self, usage, now_s)
 
     def _bytes_read(self) -> int:
         return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)
@@ -366,26 +354,14 @@ class Call:
             return None
         return stream.usage or Usage(self._estimate.prompt_tokens, stream.events, exact=False)
 
-    def _write_head(self, head: ResponseHead, first: bytes, length: int | None, *, chunked: bool) -> None:
+    def _write_head(self, first: bytes, length: int | None, chunked: bool) -> None:
         """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
         self._open = True
         connection = self._connection
-        self._keep_alive = connection.keep_alive and (chunked or length is not None)
-        connection.write(passed_head(head.status, head.headers, self._request_id, length, chunked, self._keep_alive) + first)
+        keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
+        connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first))
         self._body = b""
         connection.release(self._request)
 
     def _refuse(self, error: ErrorReply) -> None:
         self._connection.refuse(error, b"x-request-id: %b\r\n" % self._request_id)
-
-
-def _nothing(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
-    """Takes the bytes of a call that is over."""
-    del wire, body, whole, last
-
-
-def _is_event_stream(head: ResponseHead) -> bool:
-    for name, value in head.headers:
-        if name == b"content-type":
-            return value.lower().startswith(b"text/event-stream")
-    return False

@@ -34,6 +34,7 @@ CREATED_UNIX_S = 1_700_000_000
 INFERENCE = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"})
 EMBEDDINGS = b"/v1/embeddings"
 MODELS = b"/v1/models"
+_QUERY = b"?"[0]
 
 
 class Gateway:
@@ -173,7 +174,7 @@ class Gateway:
 
     def _handle(self, connection: ClientConnection, request: Request) -> None:
         path = request.target
-        if b"?" in path:
+        if _QUERY in path:
             path = path.partition(b"?")[0]
         if path in INFERENCE:
             if request.method == b"POST":

@@ -66,6 +66,7 @@ def _build(root: Got, files: Mapping[str, Got], shipped: Mapping[str, Profile], 
         **root.filled(),
     )
     _check_whole(root, spec, problems)
+    _check_speed(root, spec, written, problems)
     return spec
 
 
@@ -130,3 +131,19 @@ def _check_whole(root: Got, spec: Spec, problems: Problems) -> None:
     if spec.limits.body_bytes_max > spec.limits.bodies_bytes_max and limits.good("body", "bodies"):
         place = limits.at("body") if "body" in limits else limits.at("bodies")
         problems.add(place, "a body larger than all bodies together", "body at most bodies")
+
+
+def _check_speed(root: Got, spec: Spec, written: Mapping[str, Got], problems: Problems) -> None:
+    """Real engines run in real time: only a command that takes the speed can be told of another one."""
+    if spec.speed == 1:
+        return
+    for pool in spec.pools:
+        engine = pool.engine
+        taken = any("{speed}" in text for text in (*engine.command, *(value for _, value in engine.env)))
+        if engine.command and not taken and written[pool.name].record_of("engine").good("command", "env"):
+            problems.add(
+                written[pool.name].record_of("engine").at("command"),
+                f"a command without {{speed}}, and a speed of {spec.speed:g} on line {root.at('speed').line}",
+                "speed: 1 for real engines, which run in real time",
+                "remove speed, or hand {speed} to engines that understand it",
+            )

@@ -273,9 +273,11 @@ KEY = Record(
 )
 TEAM = Record(
     "team",
-    "Who is charged, and among whom fairness holds.",
+    "Who is charged.",
     (
-        Field("weight", Number(0, 1e6, above=True, example=1), "Share of the fleet when it is short.", "weight"),
+        Field(
+            "weight", Number(0, 1e6, above=True, example=1), "Kept for fairness among teams, which this version does not do yet.", "weight"
+        ),
         Field(
             "tiers",
             Either(

@@ -220,8 +220,6 @@ class Quantity(ScalarKind):
     write: Callable[[float], str]
     example: str
     pattern: str
-    suffix: str
-    """What makes a bare number right, for the hint."""
     least: float = 0.0
     most: float = math.inf
     above: bool = False
@@ -235,7 +233,9 @@ class Quantity(ScalarKind):
 
     def convert(self, scalar: Scalar) -> float:
         if _NUMBER.fullmatch(scalar.text):
-            raise Refused(f"write {scalar.text}{self.suffix}" if scalar.text[:1].isdigit() else "")
+            # The unit that the example beside it has: a hint that says another one would contradict it.
+            unit = self.example.lstrip("0123456789.")
+            raise Refused(f"write {scalar.text}{unit}" if scalar.text[:1].isdigit() else "")
         try:
             value = self.parse(scalar.text)
         except (ValueError, OverflowError):
@@ -308,26 +308,26 @@ _PER = r"\s*/\s*(s|sec|m|min|h|hour|d)"
 def duration(least: float = 0.0, above: bool = False, most: float = 10 * _YEAR_S, example: str = "90s") -> Quantity:
     """A duration in seconds."""
     pattern = rf"\s*({_N}\s*(ns|us|ms|min|s|m|h|d|w)\s*)+"
-    return Quantity("a duration", units.parse_duration_s, _write_duration, example, pattern, "s", least, most, above)
+    return Quantity("a duration", units.parse_duration_s, _write_duration, example, pattern, least, most, above)
 
 
 def size(least: float = 0.0, most: float = 2.0**60, example: str = "70GB") -> Quantity:
     """A size in bytes."""
-    return Quantity("a size", units.parse_size_bytes, _write_size, example, rf"\s*{_SIZE}\s*", "GB", least, most)
+    return Quantity("a size", units.parse_size_bytes, _write_size, example, rf"\s*{_SIZE}\s*", least, most)
 
 
 def bandwidth(example: str = "1.5GB/s") -> Quantity:
     """Bytes per second."""
     pattern = rf"\s*{_SIZE}\s*/\s*s\s*"
-    return Quantity("a bandwidth", _parse_bandwidth, lambda value: _write_size(value) + "/s", example, pattern, "GB/s", 0.0, 2.0**60, True)
+    return Quantity("a bandwidth", _parse_bandwidth, lambda value: _write_size(value) + "/s", example, pattern, 0.0, 2.0**60, True)
 
 
 def rate(above: bool = False, example: str = "50/min") -> Quantity:
     """Events per second."""
-    return Quantity("a rate", units.parse_rate_per_s, lambda value: f"{value:g}/s", example, rf"\s*{_N}{_PER}\s*", "/min", 0.0, 1e6, above)
+    return Quantity("a rate", units.parse_rate_per_s, lambda value: f"{value:g}/s", example, rf"\s*{_N}{_PER}\s*", 0.0, 1e6, above)
 
 
 def ramp(example: str = "30/min/min") -> Quantity:
     """Events per second per second."""
     pattern = rf"\s*{_N}{_PER}{_PER}\s*"
-    return Quantity("a ramp", units.parse_ramp_per_s2, lambda value: f"{value:g}/s/s", example, pattern, "/min/min", 0.0, 1e6)
+    return Quantity("a ramp", units.parse_ramp_per_s2, lambda value: f"{value:g}/s/s", example, pattern, 0.0, 1e6)

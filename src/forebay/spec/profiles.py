@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.profile import ColdStart, Profile, Source, StepLaw
 from forebay.domain.units import format_bytes
-from forebay.spec.problems import Problems
+from forebay.spec.problems import Place, Problems
 from forebay.spec.records import Got
 from forebay.spec.types import Hardware, Model
 
@@ -36,7 +36,7 @@ def _profile(name: str, got: Got, known: Mapping[str, Profile | None], problems:
     base = known[base_name] if base_name is not None else None
     if base_name is not None and base is None:
         return None
-    values: dict[str, Any] = {**got.filled(), "name": name}
+    values: dict[str, Any] = {**got.filled(), "name": name, "sources": _sources(got, base)}
     for key, (attribute, struct) in _NESTED.items():
         nested = got.record_of(key)
         if not nested.good():
@@ -46,10 +46,10 @@ def _profile(name: str, got: Got, known: Mapping[str, Profile | None], problems:
         elif _complete(nested, frozenset(), problems):
             values[attribute] = struct(**nested.filled())
     if base is not None:
-        return _checked(msgspec.structs.replace(base, **values), got, problems)
+        return _checked(msgspec.structs.replace(base, **values), got, base.name, problems)
     if not _complete(got, _OPTIONAL | frozenset(_NESTED), problems) or any(attribute not in values for attribute, _ in _NESTED.values()):
         return None
-    return _checked(Profile(**values), got, problems)
+    return _checked(Profile(**values), got, "", problems)
 
 
 def _complete(got: Got, optional: frozenset[str], problems: Problems) -> bool:
@@ -59,15 +59,48 @@ def _complete(got: Got, optional: frozenset[str], problems: Problems) -> bool:
     return not missing
 
 
-def _checked(profile: Profile, got: Got, problems: Problems) -> Profile:
+def _sources(got: Got, base: Profile | None) -> tuple[Source, ...]:
+    """Where each number comes from: the lines of the file for what it sets, the base's sources for what is inherited."""
+    lines: dict[Place, list[str]] = {}
+    for field in got.record.fields:
+        if field.fills is not None and field.key in got:
+            lines.setdefault(_line(got.at(field.key)), []).append(field.fills)
+    for key, (attribute, _) in _NESTED.items():
+        nested = got.record_of(key)
+        for field in nested.record.fields:
+            if field.fills is not None and field.key in nested:
+                lines.setdefault(_line(nested.at(field.key)), []).append(f"{attribute}.{field.fills}")
+    own = {what for each in lines.values() for what in each}
+    inherited = []
+    for source in base.sources if base is not None else ():
+        left = [what for named in source.what.split(", ") for what in _left(named, own)]
+        if left:
+            inherited.append(Source(", ".join(left), source.origin))
+    return (*(Source(", ".join(each), f"set in {at.file}, line {at.line}") for at, each in lines.items()), *inherited)
+
+
+def _line(place: Place) -> Place:
+    return Place(place.file, place.line)
+
+
+def _left(named: str, own: set[str]) -> list[str]:
+    """What a source still speaks for: ``law`` becomes its other numbers where the file sets some of them."""
+    for attribute, struct in _NESTED.values():
+        if named == attribute and any(what.startswith(f"{attribute}.") for what in own):
+            return [what for what in (f"{attribute}.{field}" for field in struct.__struct_fields__) if what not in own]
+    return [] if named in own else [named]
+
+
+def _checked(profile: Profile, got: Got, base_name: str, problems: Problems) -> Profile:
     if profile.kv_tokens < profile.context_tokens:
-        allowed = f"at most the KV cache's {profile.kv_tokens} tokens"
-        key = "context" if "context" in got else "kv"
+        hint = "an engine refuses to start with less KV than one sequence needs"
+        if base_name and "context" not in got:
+            hint = f"the context is inherited from {base_name}: set {got.at('context').path} to at most {profile.kv_tokens}; {hint}"
         problems.add(
-            got.at(key),
+            got.at("context" if "context" in got else "kv"),
             f"a context of {profile.context_tokens} tokens",
-            allowed,
-            "an engine refuses to start with less KV than one sequence needs",
+            f"at most the KV cache's {profile.kv_tokens} tokens",
+            hint,
         )
     if profile.law.base_s + profile.law.per_sequence_s <= 0:
         problems.add(got.at("step"), "steps that take no time", "base or per_sequence above 0s")
@@ -89,7 +122,17 @@ def on_hardware(profile: Profile, hardware: Hardware, priced: bool, pool: Got, p
     if needed > there:
         found = f"{format_bytes(there)} ({profile.gpus} × {format_bytes(hardware.memory_bytes)})"
         problems.add(pool.at("hardware"), found, f"at least {format_bytes(needed)}: the weights and KV cache of {profile.name}")
-    return msgspec.structs.replace(profile, gpu_hour_usd=hardware.gpu_hour_usd) if priced else profile
+    if not priced:
+        return profile
+    others = [
+        Source(", ".join(left), source.origin) for source in profile.sources if (left := _without(source.what.split(", "), "gpu_hour_usd"))
+    ]
+    price = Source("gpu_hour_usd", f"the price of hardware {hardware.name}")
+    return msgspec.structs.replace(profile, gpu_hour_usd=hardware.gpu_hour_usd, sources=(price, *others))
+
+
+def _without(names: list[str], name: str) -> list[str]:
+    return [each for each in names if each != name]
 
 
 def build_models(root: Got, served: Mapping[str, int], problems: Problems) -> tuple[Model, ...]:

@@ -56,7 +56,8 @@ def test_a_ready_file_is_json(tmp_path):
 def test_a_ready_file_that_could_not_be_written_is_bad_input(tmp_path):
     check_ready_file(None)
     check_ready_file(tmp_path / "ready.json")
-    for wrong in (tmp_path, tmp_path / "none" / "ready.json"):
+    os.mkfifo(tmp_path / "pipe")  # as root a device, /dev/null say, would be replaced by a file
+    for wrong in (tmp_path, tmp_path / "none" / "ready.json", tmp_path / "pipe"):
         with pytest.raises(BadInput, match=r"--ready-file: found .*; allowed: a file in a folder that exists"):
             check_ready_file(wrong)
 

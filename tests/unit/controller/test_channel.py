@@ -114,3 +114,18 @@ def test_a_gateway_that_reads_no_rosters_is_cut():
         return desk.lost
 
     assert world(main) == ["slow"]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129])
+def test_a_name_of_no_or_many_characters_is_nobodys(name):
+    """One of three megabytes was taken in, and stood in every event and status from then on."""
+
+    async def main(desk, port):
+        desk.channel.publish(ROSTER)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(line(Hello(name)))
+        told = await reader.read()
+        writer.close()
+        return told, desk.heard, desk.lost
+
+    assert world(main) == (b"", [], [])

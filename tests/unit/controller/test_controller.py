@@ -172,6 +172,20 @@ def test_starts_are_limited_and_named_once(stage):
     assert stage.roster() == ["chat-1", "chat-2", "chat-3"]
 
 
+@pytest.mark.parametrize("damaged", [b"\xff\x00\x07", b"[]", b"{", b'"5"', b"-1", b"9" * 5000, b'{"day": 3}'])
+def test_a_controller_starts_over_values_that_a_disk_has_damaged(damaged):
+    """Each of these ended every start of a controller at the same byte, for ever."""
+    store = MemoryStore()
+    for key in ("term", "policy/chat", "named/chat", "cold_starts/chat", "ramp_today/chat", "gpu_meter"):
+        store.put(key, damaged)
+    stage = Stage(store)
+    stage.controller.ramps.take("chat", 0.1, stage.clock.wall_s())
+    stage.step(wanted=2)
+    assert stage.fleet.take() == [("start", "chat-1"), ("start", "chat-2")]
+    assert stage.controller.roster.term == 1
+    assert stage.make().roster.term == 2
+
+
 def ready_fleet(stage, count):
     stage.hear(Hello("g"))
     for _ in range(3):

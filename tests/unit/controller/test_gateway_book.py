@@ -11,11 +11,11 @@ def counts(tier="interactive", preemptible=False, arrived=0, met=0, missed=0):
     return TierCounts(tier, preemptible, arrived, arrived * 100, arrived * 10, 0, 0, 0, 0, met, missed)
 
 
-def snapshot(gateway="g", arrived=0, waiting=0, batch_waiting=0, streams=(), met=0, missed=0, version=1):
+def snapshot(gateway="g", arrived=0, waiting=0, batch_waiting=0, streams=(), met=0, missed=0, version=1, at_s=0.0):
     lanes = (LaneLoad("interactive", False, waiting, 0, 0.0), LaneLoad("batch", True, batch_waiting, 0, 0.0))
     replicas = tuple(ReplicaLoad(name, count, count * 100, 0, 0) for name, count in streams)
     rows = (counts(arrived=arrived, met=met, missed=missed), counts("batch", True, arrived=1000 * arrived, met=7 * met))
-    return Snapshot(gateway, 0.0, 1, version, (PoolLoad("chat", lanes, replicas, rows),))
+    return Snapshot(gateway, at_s, 1, version, (PoolLoad("chat", lanes, replicas, rows),))
 
 
 @pytest.fixture
@@ -61,30 +61,49 @@ def test_a_gateway_lost_for_long_is_forgotten_but_a_connected_silent_one_is_not(
 
 def test_rates_are_differences_of_counters_over_the_window(book):
     for second in range(41):
-        book.snapshot(snapshot(arrived=2 * second), float(second))
+        book.snapshot(snapshot(arrived=2 * second, at_s=float(second)), float(second))
     assert book.rate("chat", "arrived", 40.0) == Known(2.0, 40.0)
     assert book.rate("chat", "arrived_prompt_tokens", 40.0) == Known(200.0, 40.0)
 
 
 def test_a_rate_over_a_moment_is_not_known(book):
     book.snapshot(snapshot(arrived=0), 0.0)
-    book.snapshot(snapshot(arrived=5), 1.0)
+    book.snapshot(snapshot(arrived=5, at_s=1.0), 1.0)
     assert book.rate("chat", "arrived", 1.0) == Unknown("short")
 
 
 def test_a_restarted_gateway_starts_its_counters_again_and_no_rate_is_negative(book):
     for second in range(20):
-        book.snapshot(snapshot(arrived=100 + second), float(second))
+        book.snapshot(snapshot(arrived=100 + second, at_s=float(second)), float(second))
     for second in range(20, 30):
-        book.snapshot(snapshot(arrived=second - 20), float(second))
+        book.snapshot(snapshot(arrived=second - 20, at_s=float(second)), float(second))
     assert book.rate("chat", "arrived", 29.0) == Known(1.0, 29.0)
+
+
+def test_snapshots_that_a_stopped_controller_takes_all_at_once_are_no_rush(book):
+    """SIGSTOP for a minute, SIGCONT: what queued up in the socket arrives in one moment; 2/s were taken for 26/s."""
+    for second in range(41):
+        book.snapshot(snapshot(arrived=2 * second, at_s=float(second)), float(second))
+    for second in range(41, 101):
+        book.snapshot(snapshot(arrived=2 * second, at_s=float(second)), 100.0)
+    assert book.rate("chat", "arrived", 100.0) == Known(2.0, 100.0)
+    for second in range(101, 106):
+        book.snapshot(snapshot(arrived=2 * second, at_s=float(second)), float(second))
+        assert book.rate("chat", "arrived", float(second)) == Known(2.0, float(second))
+
+
+def test_a_gateway_whose_clock_began_again_starts_its_samples_again(book):
+    book.snapshot(snapshot(arrived=10, at_s=5000.0), 1.0)
+    for second in range(2, 12):
+        book.snapshot(snapshot(arrived=8 + second, at_s=float(second)), float(second))
+    assert book.rate("chat", "arrived", 11.0) == Known(1.0, 11.0)
 
 
 def test_attainment_needs_enough_to_mean_something(book):
     book.snapshot(snapshot(met=0, missed=0), 0.0)
-    book.snapshot(snapshot(met=ATTAINMENT_SAMPLES_MIN - 2, missed=1), 5.0)
+    book.snapshot(snapshot(met=ATTAINMENT_SAMPLES_MIN - 2, missed=1, at_s=5.0), 5.0)
     assert book.attainment("chat", 5.0) == Unknown("few")
-    book.snapshot(snapshot(met=30, missed=10), 6.0)
+    book.snapshot(snapshot(met=30, missed=10, at_s=6.0), 6.0)
     assert book.attainment("chat", 6.0) == Known(0.75, 6.0)
 
 

@@ -194,13 +194,30 @@ def test_a_store_that_refuses_is_shown():
     [("1970-01-02", 86_400.0), ("1970-01-01T01:00:00+01:00", 0.0), ("1970-01-01T00:00:10Z", 10.0), ("1970-01-01 00:01", 60.0)],
 )
 def test_iso_times_are_utc_unless_they_say_otherwise(text, wall_s):
-    assert from_iso(text) == wall_s
+    assert from_iso(text, NOW_WALL_S) == wall_s
+
+
+NOW_WALL_S = 20 * 86_400.0 + 12 * 3600.0
 
 
 @pytest.mark.parametrize(
-    "text", ["", "now", "08:00", "2026-13-01", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1790000000", "x" * 10_000]
+    ("text", "wall_s"),
+    [("-10m", NOW_WALL_S - 600), ("-1h30m", NOW_WALL_S - 5400), ("11:30", NOW_WALL_S - 1800), ("9:05", NOW_WALL_S - 10_500)],
+)
+def test_times_as_people_on_call_type_them(text, wall_s):
+    assert from_iso(text, NOW_WALL_S) == wall_s
+
+
+@pytest.mark.parametrize("text", ["12:30", "1970-02-01", "9999-01-01"])
+def test_a_time_that_is_still_to_come_is_refused(text):
+    with pytest.raises(BadInput, match="still to come"):
+        from_iso(text, NOW_WALL_S)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "now", "25:00", "2026-13-01", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1790000000", "x" * 10_000]
 )
 def test_a_time_that_is_none_says_what_is_allowed(text):
     with pytest.raises(BadInput, match="allowed: an ISO time such as 2026-11-29T08:00:00Z") as caught:
-        from_iso(text)
+        from_iso(text, NOW_WALL_S)
     assert len(str(caught.value)) < 300

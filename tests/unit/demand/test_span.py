@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.demand.span import COPY_JITTER_S, scaled, tiered, window
+from forebay.demand.span import COPY_JITTER_S, HELD_MAX, scaled, tiered, window
 from forebay.demand.trace import TraceRow
+from forebay.domain.errors import BadInput
 
 
 def every_second(count: int) -> list[TraceRow]:
@@ -38,6 +39,13 @@ def test_the_factor_one_changes_nothing():
 def test_a_factor_that_is_no_rate_is_refused(factor):
     with pytest.raises(ValueError, match="positive"):
         scaled([], factor, random.Random(1))
+
+
+@pytest.mark.parametrize("factor", [1e9, HELD_MAX + 1.0, 1e300])
+def test_more_copies_than_memory_holds_are_refused_before_they_are_made(factor):
+    """A billion copies of one row were held before the first was counted."""
+    with pytest.raises(BadInput, match="scale it by less"):
+        next(scaled([TraceRow(0.0, 1, 1)], factor, random.Random(1)))
 
 
 def test_a_window_is_half_open_and_reads_no_further():

@@ -246,3 +246,92 @@ def test_wherever_it_is_cut_no_half_event_was_sent(end, reads):
     body = unchunked(sent + (left or b""))
     assert body == b"" or (GOOD.startswith(body) and body.endswith(b"\n\n"))
     assert (left is not None) == (end == len(GOOD))
+
+
+def through(pieces, attached):
+    """What a client gets of these whole chunks: by ``attach``, or with each one looked at."""
+    stream = EventStream(True, True)
+    sent = []
+
+    def attend(wire, body, whole, last):
+        if attached:
+            stream.attend_at = stream.events + 5
+        piece = stream.feed(wire, body, whole, last)
+        if piece:
+            sent.append(piece)
+
+    data = stream.attach(sent.append, attend) if attached else attend
+    stream.attend_at = 5
+    for body in pieces[:-1]:
+        data(chunk(body), body, True, False)
+    data(chunk(pieces[-1]) + LAST, pieces[-1], True, True)
+    return b"".join(sent), stream.events, stream.usage, stream.trouble, stream.done, stream.opened
+
+
+def compact(text, finish=None, key="content", **more) -> bytes:
+    value = {"id": "c-1", "choices": [{"index": 0, "delta": {key: text}, "logprobs": None, "finish_reason": finish}], **more}
+    return event(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+OPEN = b'"},"logprobs":null,"finish_reason":null}]'
+AROUND = compact("a")[: -len(OPEN) - 3] + OPEN  # up to the end of the choices
+LIKE_ONE_EVENT = [
+    AROUND + b',"usage":{"prompt_tokens":5,"completion_tokens":1},"more":[{"delta":{"content":"b' + OPEN + b"}\n\n",
+    compact("@").replace(b"@", b"a\n\ndata: [DONE]\n\nb"),
+    compact("@").replace(b"@", b"a\nb"),
+]
+"""They begin and end as ``compact`` does, and are more than that."""
+
+PIECES = st.one_of(
+    st.sampled_from(LIKE_ONE_EVENT),
+    st.builds(compact, st.text(max_size=12), key=st.sampled_from(["content", "reasoning_content", "reasoning", "role"])),
+    st.builds(compact, st.sampled_from(["x", 'say "hi"', "\\", "a\n\nb", '","finish_reason":"abort', ""])),
+    st.builds(lambda text: event({"choices": [{"text": text, "finish_reason": None}]}), st.text(max_size=5)),
+    st.builds(compact, st.just("y"), usage=st.just({"prompt_tokens": 3, "completion_tokens": 1})),
+    st.builds(compact, st.just("z"), st.sampled_from(["stop", "abort"])),
+    st.builds(lambda one, two: compact(one) + compact(two), st.text(max_size=3), st.text(max_size=3)),
+    st.builds(lambda text: compact(text)[:-1], st.text(max_size=3)),
+    st.sampled_from(
+        [
+            ROLE,
+            DONE,
+            USAGE,
+            b": ping\n\n",
+            b"x",
+            b"\n",
+            b"\n\n",
+            b"",
+            compact("a")[:-20],
+            compact("a")[40:],
+            event({"error": {"message": "no"}}),
+        ]
+    ),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(PIECES, max_size=20))
+def test_events_that_pass_unread_are_those_that_would_pass(pieces):
+    pieces = [compact("first"), compact("second"), *pieces]
+    assert through(pieces, True) == through(pieces, False)
+
+
+def test_events_alike_pass_as_the_very_bytes():
+    stream = EventStream(True, True)
+    sent, attended = [], []
+
+    def attend(wire, body, whole, last):
+        attended.append(body)
+        sent.append(stream.feed(wire, body, whole, last))
+
+    stream.attend_at = 100
+    data = stream.attach(sent.append, attend)
+    wires = [chunk(compact(text)) for text in ("a", "b", "c", 'a "quote"', "d")]
+    for wire in wires:
+        data(wire, unchunked(wire), True, False)
+    assert all(one is other for one, other in zip(sent, wires, strict=True))
+    assert len(attended) == 1
+    assert stream.events == 5
+    stream.attend_at = 5
+    data(wires[0], unchunked(wires[0]), True, False)
+    assert len(attended) == 2, "its owner wanted to be told at five events"

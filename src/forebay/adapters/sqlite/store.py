@@ -69,6 +69,7 @@ class SqliteStore:
         try:
             with self._errors_told():
                 self._prepare(read_only)
+            self._file = _identity(self._path)
         except ForebayError:
             self._engine.dispose()
             raise
@@ -170,7 +171,7 @@ class SqliteStore:
     def _append(self, table: Table, row: dict[str, Any]) -> None:
         self._appends += 1
         prune = self._appends % PRUNE_EVERY == 0
-        with self._errors_told(), self._engine.begin() as connection:
+        with self._errors_told(), self._writing() as connection:
             connection.execute(insert(table).values(**row))
             if prune:
                 self._prune(connection)
@@ -185,8 +186,16 @@ class SqliteStore:
         connection.execute(delete(days).where(days.c.day.not_in(kept)))
 
     def _write(self, statement: Any) -> None:
-        with self._errors_told(), self._engine.begin() as connection:
+        with self._errors_told(), self._writing() as connection:
             connection.execute(statement)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """A transaction, unless the file was moved or deleted under it: SQLite writes on into a file that nobody can find again."""
+        if _identity(self._path) != self._file:
+            raise StoreFailed(f"{self._path} was moved or deleted while in use; stop `forebay up`, put it back (or not) and start again")
+        with self._engine.begin() as connection:
+            yield connection
 
     def _rows(self, query: Any) -> Sequence[Row[Any]]:
         with self._errors_told(), self._engine.connect() as connection:
@@ -214,7 +223,17 @@ class SqliteStore:
             raise StoreFailed(f"{self._path}: {error}") from error
 
 
-_MOVE_AWAY = ": move it away (with its -wal and -shm) to begin a new history; engines that run are found again without it"
+_MOVE_AWAY = ": stop `forebay up`, move it away (with its -wal and -shm) and start again; only history is lost"
+# A controller that comes up over a new file while engines run knows none of them, and ends them all.
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """What tells the file at ``path`` from any other; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _packed(value: msgspec.Struct) -> bytes:

@@ -16,12 +16,27 @@ from forebay.ports.upstream import End, ResponseHead, ResponseSink
 if TYPE_CHECKING:
     from forebay.adapters.upstream.client import HttpUpstream, Origin
 
+_COMPLETE = End.COMPLETE  # in a name of its own: a member of an enum is looked up by a function call
+
 HEAD_BYTES_MAX = 64 * 1024
 """An engine whose response head is longer is answering something else than HTTP."""
 
 CHUNKS_BEGIN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNK_SIZES = {form % size: size for size in range(1, 0x1000) for form in (b"%x", b"%X")}
 """Sizes of usual chunks as they are written; anything else is the parser's to read."""
+
+
+def _frame(read_bytes: int) -> tuple[tuple[bytes, ...], int]:
+    """How a read of so many bytes begins if it is one whole chunk, and where the chunk's data begin in it."""
+    for digits in (1, 2, 3):
+        size = read_bytes - digits - 4
+        if size > 0 and len(b"%x" % size) == digits:
+            return (b"%x\r\n" % size, b"%X\r\n" % size), digits + 2
+    return (), 0
+
+
+FRAMES = [_frame(read_bytes) for read_bytes in range(0x1000)]
+FRAMES_END = len(FRAMES)
 
 
 def _to_nobody(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -193,12 +208,14 @@ class EngineConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand on what came, and what it decodes to."""
         if self._whole:
-            end = data.find(b"\r\n", 0, 5)
-            if CHUNK_SIZES.get(data[:end]) == len(data) - end - 4 and data[-2:] == b"\r\n":
-                # One whole chunk, as most reads of a stream are: the parser would be where it is now, so it isn't asked.
-                hand = self._hand_data  # in a name first: calling a slot straight is slower
-                hand(data, data[end + 2 : -2], True, False)
-                return
+            size = len(data)
+            if size < FRAMES_END:
+                frame, begin = FRAMES[size]
+                if data.startswith(frame) and data[-2:] == b"\r\n":
+                    # One whole chunk, as most reads of a stream are: the parser would be where it is now, so it isn't asked.
+                    hand = self._hand_data  # in a name first: calling a slot straight is slower
+                    hand(data, data[begin:-2], True, False)
+                    return
             if self._parser_asleep and self._take_chunks(data):
                 return
         elif not self._phase and self._take_known(data):
@@ -304,7 +321,7 @@ class EngineConnection(asyncio.Protocol):
             self.origin.keep(self)
         else:
             self.transport.close()
-        exchange.finish(End.COMPLETE, "")
+        exchange.finish(_COMPLETE, "")
 
     def _feed_head(self, data: bytes) -> bytes:
         """Feed the head up to its end; returns what was read beyond it."""
@@ -337,7 +354,7 @@ class EngineConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Tell the sink, unless it is an interim (1xx) response."""
-        if self._parser_asleep:
+        if self._parser_asleep or self._overrun:
             return
         status = self._parser.get_status_code()
         exchange = self.exchange

@@ -116,7 +116,7 @@ async def _watch(admin: str, clock: MeasuringClock, started_s: float, looks: lis
             desired=status.desired,
             waiting=status.waiting,
             gpu_hours=status.gpu_hours,
-            cost_usd=status.cost_usd,
+            cost_usd=status.cost_usd or 0.0,
         )
         looks.append(look)
         on_look(look)
