@@ -28,7 +28,7 @@ def _say_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: ARG001 - its callback answers before any verb
+    version: Annotated[
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is, and exit.")
     ] = False,
 ) -> None:

@@ -89,7 +89,8 @@ class CallState:
         """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
         self._estimate: Shape
         self._arrived_s: float
-        self._ttft_promise_s: float
+        self._ttft_promise_s: float | None
+        """None once it was counted as missed."""
         self._replica_url: str
         self._sent_s: float
         self._progress_s: float

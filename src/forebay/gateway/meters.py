@@ -108,9 +108,11 @@ class TierMeter:
         answered = self.outcomes[_COMPLETED]
         self.arrived_output_tokens += shape.output_tokens if answered < ANSWERS_FOR_A_MEAN else self.output_tokens // answered
 
-    def first_content(self, ttft_s: float, promise_s: float) -> None:
-        """A stream's first content came; within ``promise_s`` the promise was met."""
+    def first_content(self, ttft_s: float, promise_s: float | None) -> None:
+        """A stream's first content came; within ``promise_s`` the promise was met. None: it was counted as missed before."""
         self.ttft.observe(ttft_s)
+        if promise_s is None:
+            return
         if ttft_s <= promise_s:
             self.ttft_met += 1
         else:

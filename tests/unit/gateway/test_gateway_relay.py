@@ -512,6 +512,38 @@ def test_a_silent_engine_is_given_up(world):
     world(test, hangs, limits=Limits(idle_s=20.0))
 
 
+def test_a_first_content_that_never_comes_is_missed_when_its_time_is_over_and_only_once(world):
+    """A hung engine must not look as if nobody was late."""
+
+    def missed(front):
+        (load,) = front.gateway.snapshot().pools
+        return sum(row.ttft_missed for row in load.counts), sum(row.ttft_met for row in load.counts)
+
+    async def test(front):
+        asking = asyncio.ensure_future(front.ask(STREAM))
+        await asyncio.sleep(0.5)
+        assert missed(front) == (0, 0)
+        await asyncio.sleep(3.0)
+        assert missed(front) == (1, 0)
+        await asking
+        assert missed(front) == (1, 0)
+
+    world(test, hangs, limits=Limits(idle_s=20.0))
+
+
+def test_a_late_first_content_is_missed_once(world):
+    async def late(request, answer):
+        await asyncio.sleep(4.0)
+        await tokens(3)(request, answer)
+
+    async def test(front):
+        await front.ask(STREAM)
+        (load,) = front.gateway.snapshot().pools
+        assert [(row.ttft_missed, row.ttft_met) for row in load.counts if row.arrived] == [(1, 0)]
+
+    world(test, late)
+
+
 def test_a_stream_that_falls_silent_is_ended_with_an_error(world):
     async def test(front):
         answer = await front.ask(STREAM)
