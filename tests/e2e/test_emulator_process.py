@@ -206,6 +206,22 @@ def test_wrong_options_are_told_on_stderr_with_their_exit_code(options, code, wo
     assert "Traceback" not in done.stderr
 
 
+def test_a_log_on_a_full_disk_is_no_reason_not_to_serve(tmp_path):
+    """An engine that was restarted while the disk was full ended with code 120, again and again."""
+    ready = tmp_path / "ready.json"
+    with open("/dev/full", "wb") as full:
+        process = subprocess.Popen([*MODULE, "--model", "tiny", "--ready-file", str(ready)], stdout=full, stderr=full)
+    try:
+        wait_for(lambda: ready.exists() or process.poll() is not None)
+        assert process.poll() is None
+        assert get(json.loads(ready.read_text())["urls"][0] + "/health")[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_port_that_is_taken_is_said(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

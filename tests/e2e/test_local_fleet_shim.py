@@ -65,6 +65,11 @@ def test_the_exit_code_is_the_engines(script, code):
     assert subprocess.run(shim_command("sh", "-c", script), stderr=subprocess.DEVNULL).returncode == code
 
 
+def test_a_log_on_a_full_disk_does_not_change_the_exit_code():
+    with open("/dev/full", "wb") as full:
+        assert subprocess.run(shim_command("sh", "-c", "kill -9 $$"), stderr=full, timeout=WAIT_S).returncode == 137
+
+
 def test_a_command_that_does_not_exist_is_said():
     result = subprocess.run(shim_command("no-such-engine"), capture_output=True, text=True)
     assert result.returncode == 127

@@ -1,6 +1,8 @@
 """``python -m forebay.emulator``: the emulator's own command line, on argparse, since each replica of a fleet starts one."""
 
 import argparse
+import contextlib
+import os
 import sys
 
 from forebay.domain.errors import ForebayError
@@ -33,6 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _say(line: str) -> None:
+    """To standard output. A log on a full disk is no reason not to serve, nor (what a buffer would be at the end) to fail."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stdout.fileno(), f"{line}\n".encode())
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Parse, serve, and return the exit code."""
     given = _parser().parse_args(arguments)
@@ -60,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         behaviour=behaviour,
     )
     try:
-        return run(options, lambda line: print(line, flush=True))
+        return run(options, _say)
     except ForebayError as error:
         print(error, file=sys.stderr)
         return error.exit_code

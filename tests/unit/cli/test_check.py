@@ -64,3 +64,55 @@ def test_the_schema_is_printed(arguments: list[str], key: str) -> None:
     result = runner.invoke(app, arguments)
     assert result.exit_code == 0
     assert key in json.loads(result.stdout)["required"]
+
+
+MINE = """\
+profiles: {{mine: {{base: llama-3.1-8b-h100, price: 2}}}}
+pools:
+  chat:
+    profile: mine
+    engine: {{kind: emulated}}
+    slo: {{ttft: {ttft}, itl: 50ms}}
+    scaling: {{min: 1, max: 4, ramp: 30/min/min, cold_start: 5m{rate}}}
+"""
+
+
+def checked(tmp_path: Path, ttft: str = "1s", rate: str = "") -> tuple[dict, str]:
+    path = tmp_path / "forebay.yaml"
+    path.write_text(MINE.format(ttft=ttft, rate=rate))
+    result = runner.invoke(app, ["check", str(path), "--json", str(tmp_path / "out.json")])
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads((tmp_path / "out.json").read_text()), result.stdout
+
+
+def test_it_says_what_the_promise_comes_to(tmp_path: Path) -> None:
+    summary, text = checked(tmp_path, rate=", replica_rate: 50/min")
+    pool = summary["pools"]["chat"]
+    assert pool["buffer_replicas"] == 3, "30/min/min for 5 min at 50/min"
+    assert (pool["usd_per_hour_min"], pool["usd_per_hour_max"]) == (2.0, 8.0)
+    assert "50/min (declared)" in text
+    assert "2.00 to 8.00" in text
+
+
+def test_a_promise_that_no_replica_keeps_is_a_warning_and_no_failure(tmp_path: Path) -> None:
+    summary, text = checked(tmp_path, ttft="1ms")
+    assert summary["pools"]["chat"]["replica_rate_per_s"] == 0
+    (warning,) = summary["warnings"]
+    assert warning.startswith("pools.chat: no replica can keep this promise, ttft binds: An idle replica needs")
+    assert f"warning: {warning}" in text
+
+
+def test_a_declared_rate_far_from_the_computed_one_is_a_warning(tmp_path: Path) -> None:
+    computed = checked(tmp_path)[0]["pools"]["chat"]["replica_rate_per_s"]
+    assert checked(tmp_path)[0]["warnings"] == []
+    for factor, warned in ((2.9, False), (1 / 2.9, False), (3.1, True), (1 / 3.1, True)):
+        summary, _ = checked(tmp_path, rate=f", replica_rate: {computed * factor:.6f}/s")
+        assert bool(summary["warnings"]) is warned, factor
+
+
+def test_the_last_line_says_how_to_start_and_where_it_listens() -> None:
+    attached = runner.invoke(app, ["check", str(HOME / "examples" / "attach.yaml")]).stdout
+    assert f"forebay gateway -c {HOME / 'examples' / 'attach.yaml'}" in attached
+    started = runner.invoke(app, ["check", str(HOME / "examples" / "quickstart.yaml")]).stdout
+    assert "Gateway 127.0.0.1 on a free port" in started
+    assert "forebay gateway" not in started

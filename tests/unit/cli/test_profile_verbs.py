@@ -48,6 +48,25 @@ def test_capacity_says_rate_limit_and_where_the_fleet_falls_over() -> None:
         assert text in result.stdout
 
 
+def test_capacity_says_what_a_rate_takes() -> None:
+    words = ["capacity", "llama-3.1-70b-fp8-4xh100", "--prompt", "1155", "--output", "211"]
+    assert "5 replicas, 20 GPUs, $50.00 per hour" in runner.invoke(app, [*words, "--rate", "50/s"]).stdout
+    one = json.loads(runner.invoke(app, [*words, "--json", "-"]).stdout)
+    assert (one["replicas_needed"], one["gpus_needed"], one["usd_per_hour"]) == (None, None, None)
+    # Three replicas' rate, to the last digit: dust must not make it four.
+    exact = json.loads(runner.invoke(app, [*words, "--rate", f"{3 * one['capacity']['requests_per_s']:.15f}/s", "--json", "-"]).stdout)
+    assert (exact["replicas_needed"], exact["gpus_needed"], exact["usd_per_hour"]) == (3, 12, 30.0)
+    never = runner.invoke(app, [*words, "--rate", "50/s", "--itl", "1ms"])
+    assert "no number of replicas keeps this promise" in never.stdout
+
+
+def test_names_come_through_a_pipe_whole() -> None:
+    piped = CliRunner(env={"COLUMNS": None}).invoke(app, ["list"]).stdout
+    assert all(f"\n{name} " in piped for name in PROFILES)
+    narrow = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["list"]).stdout
+    assert all(f"\n{name} " in narrow for name in PROFILES)
+
+
 def test_capacity_as_json(tmp_path: Path) -> None:
     words = [
         "capacity",

@@ -1,5 +1,6 @@
 """What people see: replicas by state, dashes for what is not known, the binding term, and words that are shown as they are."""
 
+import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
@@ -15,7 +16,8 @@ TERMS = (
     Term("demand", TermKind.FLOOR, 3, f"[bold]3[/] {WORDS}", binding=True),
 )
 ALERT = Alert(AlertKind.POOL_EXHAUSTED, "chat", f"no more {WORDS}", 0.0)
-REPLICA = ReplicaStatus("chat-1", "ready", 61.0, "http://127.0.0.1:9", 3, 0.42, 300.0, 0, "")
+LONG = "http://replica-one.example.internal:9100"
+REPLICA = ReplicaStatus("chat-1", "ready", 61.0, LONG, 3, 0.42, 300.0, 0, "")
 FAILED = ReplicaStatus("chat-2", "failed", 1.0, "", None, None, None, 7, WORDS)
 POOL = PoolStatus(
     pool="chat",
@@ -56,6 +58,24 @@ def test_a_status_shows_states_readings_and_reasons():
     assert "5m" in text
     assert "! silent gateways: gateway-0" in text
     assert "! history is not kept [/]" in text
+
+
+def test_an_unknown_price_is_a_dash_and_a_known_cost_has_its_column():
+    assert "4.50" in shown(status.render(STATUS))
+    free = shown(status.render(msgspec.structs.replace(STATUS, pools=(msgspec.structs.replace(POOL, cost_usd=None, unknown={}),))))
+    assert "4.50" not in free
+    assert "$ so far" in free
+    assert "* preemptible tiers are left out" in free
+
+
+def test_an_address_comes_through_a_pipe_whole_and_is_never_cut(answers):
+    pipe = CliRunner(env={"COLUMNS": None}).invoke(app, ["status", "--admin", "http://h:1"]).stdout
+    assert LONG in pipe
+    narrow = CliRunner(env={"COLUMNS": "70"}).invoke(app, ["status", "--admin", "http://h:1"]).stdout
+    header, *rows = narrow[narrow.index("  replica ") :].splitlines()
+    assert (
+        "".join(row[header.index("address") :].strip() for row in rows[: rows.index(next(row for row in rows if "chat-2" in row))]) == LONG
+    )
 
 
 def test_words_of_others_are_shown_as_they_are():

@@ -1,5 +1,7 @@
 """Every verb teaches: what it is for, and what each of its options means."""
 
+import importlib.metadata
+
 import click
 import pytest
 import typer
@@ -34,6 +36,11 @@ def test_the_verbs_are_all_there():
         "demo",
         "world",
     }
+
+
+def test_it_says_its_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"forebay {importlib.metadata.version('forebay')}\n")
 
 
 def test_without_a_word_it_says_where_to_start():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.profile import ColdStart, Profile, Source, StepLaw
 from forebay.spec.decode import BadSpec, Problem, decode
 from forebay.spec.types import DEFAULT_TIERS, Limits, Listen, Scaling, Slo, Spec
 
@@ -144,6 +144,38 @@ class TestMeaning:
         assert (profile.cold_start.total_s, profile.law.base_s) == (34.0, 0.005)
         assert math.isclose(profile.law.per_kv_token_s, 3e-8)
 
+    def test_what_the_file_sets_says_so_and_only_what_is_inherited_has_the_bases_source(self) -> None:
+        base = msgspec.structs.replace(
+            TINY, sources=(Source("law", "measured"), Source("sequences_max, kv_tokens", "computed"), Source("gpu_hour_usd", "assumed"))
+        )
+        text = (
+            "profiles:\n  mine:\n    base: tiny\n    kv: 50000\n    step: {base: 6ms}\n  next: {base: mine, price: 2}\n"
+            "pools: {c: {profile: next, hardware: h, engine: {kind: emulated}}, d: {profile: mine, hardware: h, engine: {kind: emulated}}}\n"
+            "hardware: {h: {memory: 80GB}}\n"
+        )
+
+        def sources(text: str, pool: str) -> dict[str, str]:
+            profile = decode(text, "forebay.yaml", {"tiny": base}).pool(pool).profile
+            assert profile is not None
+            return {source.what: source.origin for source in profile.sources}
+
+        mine = {
+            "kv_tokens": "set in forebay.yaml, line 4",
+            "law.base_s": "set in forebay.yaml, line 5",
+            "law.per_sequence_s, law.per_kv_token_s, law.per_prefill_token_s": "measured",
+            "sequences_max": "computed",
+        }
+        assert sources(text, "d") == {**mine, "gpu_hour_usd": "assumed"}
+        assert sources(text, "c") == {**mine, "gpu_hour_usd": "set in forebay.yaml, line 6"}
+        priced = text.replace("80GB}", "80GB, price: 9}")
+        assert sources(priced, "d") == sources(priced, "c") == {**mine, "gpu_hour_usd": "the price of hardware h"}
+
+    def test_a_speed_is_for_commands_that_take_it(self) -> None:
+        text = POOL.replace("{kind: emulated}", "{command: 's {port}', env: {A: '{speed}'}}") + "speed: 5\n"
+        assert spec_of(text).speed == 5
+        assert spec_of(text.replace("{port}", "{port} --speed {speed}").replace("'{speed}'}", "b}")).speed == 5
+        assert spec_of(text.replace("'{speed}'", "b").replace("speed: 5", "speed: 1")).speed == 1
+
     def test_a_profile_can_be_defined_whole(self) -> None:
         text = (
             "profiles:\n  own: {model: m, hardware: h, gpus: 1, step: {base: 6ms, per_sequence: 50us, per_kv_token: 20ns, per_prefill_token: 40us},\n"
@@ -229,6 +261,7 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
         "Europe/Paris",
     ),
     "bare duration": ("    slo: {ttft: 90}\n", 5, "pools.chat.slo.ttft", "90", "write 90s"),
+    "bare short duration": ("    slo: {itl: 50}\n", 5, "pools.chat.slo.itl", "50", "write 50ms"),
     "bare size": ("hardware: {h: {memory: 80}}\n", 5, "hardware.h.memory", "80", "write 80GB"),
     "bare rate": ("    scaling: {replica_rate: 50}\n", 5, "pools.chat.scaling.replica_rate", "50", "write 50/min"),
     "wrong word": ("    scaling:\n      min: two\n", 6, "pools.chat.scaling.min", '"two"', ""),
@@ -253,7 +286,13 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
     "shape beyond context": ("    scaling: {shape: {prompt: 16384}}\n", 5, "pools.chat.scaling.shape", "16584 tokens", ""),
     "model beyond context": ("models: {chat: {context: 20000}}\n", 5, "models.chat.context", "20000", ""),
     "memory": ("    hardware: small\nhardware: {small: {memory: 1GB}}\n", 5, "pools.chat.hardware", "2.0GB (2 × 1.0GB)", ""),
-    "kv below context": ("profiles: {p: {base: tiny, kv: 100}}\n", 5, "profiles.p.kv", "16384", "refuses to start"),
+    "kv below context": (
+        "profiles: {p: {base: tiny, kv: 100}}\n",
+        5,
+        "profiles.p.kv",
+        "16384",
+        "inherited from tiny: set profiles.p.context to at most 100; ",
+    ),
     "half a profile": ("profiles: {p: {base: tiny, cold_start: {weights: 16}}}\n", 5, "profiles.p.cold_start.weights", "16", "write 16GB"),
     "shipped name": ("profiles: {tiny: {base: tiny}}\n", 5, "profiles.tiny", 'second profile "tiny"', "base: tiny"),
     "same rank": ("tiers: {interactive: {}, x: {rank: 0, ttft: 1s, longest_wait: 1s}}\n", 5, "tiers.x.rank", "0", "interactive has it"),
@@ -320,6 +359,11 @@ def test_how_engines_come_to_be_is_said_once_and_rightly(name: str) -> None:
     problem = only_problem(f"pools: {{c: {pool}}}")
     assert problem.path == path
     assert allowed in problem.allowed
+
+
+def test_a_speed_that_a_command_does_not_take_is_told_with_both_lines() -> None:
+    problem = only_problem(POOL.replace("{kind: emulated}", "{command: 's {port}'}") + "speed: 20\n")
+    assert (problem.line, problem.found) == (4, "a command without {speed}, and a speed of 20 on line 5")
 
 
 class TestAllAtOnce:

@@ -38,7 +38,10 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _say(words: str) -> None:
-    os.write(2, f"forebay shim: {words}\n".encode())
+    try:
+        os.write(2, f"forebay shim: {words}\n".encode())
+    except OSError:
+        return  # its log's disk may be full: the exit code is the engine's all the same
 
 
 def _start(command: list[str]) -> int:

@@ -25,6 +25,7 @@ from forebay.app.demo.story import Look, Story
 from forebay.app.demo.summary import DemoSummary, StorySummary, buffer_replicas, buffer_usd_per_hour, summarise
 from forebay.domain.errors import BadInput
 
+WIDTH_PIPED = 140
 LATE_REAL_S = 0.1
 """The load generator's own lateness (p99) from which on the numbers tell of the machine and not of the policy."""
 
@@ -43,7 +44,7 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 
 def run(out: Path, seed: int, quiet_stdout: bool) -> DemoSummary:
     """The whole demo; files land in ``out``. Raises ForebayError where a fleet does not come up or a promise is broken."""
-    console = Console(stderr=quiet_stdout)
+    console = Console(stderr=quiet_stdout, width=None if sys.stdout.isatty() else WIDTH_PIPED)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
