@@ -80,6 +80,11 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ErrorReply(400, "invalid_request_error", code, message, param)
 
 
+def body_too_large(limit_bytes: int) -> ErrorReply:
+    """The body is over its bound, whether it was said or seen."""
+    return ErrorReply(413, "invalid_request_error", None, f"The request's body is larger than {limit_bytes} bytes.")
+
+
 def unavailable(message: str, code: str, retry_after_s: float, status: int = 503) -> ErrorReply:
     """503: there is nothing to run it on now."""
     return ErrorReply(status, "service_unavailable", code, message, retry_after_s=retry_after_s)

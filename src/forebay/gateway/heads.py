@@ -60,3 +60,18 @@ class HeadFacts:
             lines = [line for line in lines if line[0] not in named]
         self.forwarded = b"".join([b"%b: %b\r\n" % line for line in lines])
         """The lines that go on to the engine: none of the hop's, none with a secret of ours."""
+
+
+_UPGRADE = re.compile(rb"^upgrade:", re.IGNORECASE | re.MULTILINE)
+_HEAD_END = b"\r\n\r\n"
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """``data``, which begins with a head, with its Upgrade field under a name that means nothing.
+
+    No upgrade is offered, so it is to be ignored (RFC 9110 §7.8); llhttp would take the body for another protocol's.
+    """
+    if not _UPGRADE.search(data):
+        return data
+    head, end, rest = data.partition(_HEAD_END)
+    return _UPGRADE.sub(b"x-not-upgraded:", head) + end + rest

@@ -11,25 +11,21 @@ from collections.abc import Callable
 
 import httptools
 
-from forebay.gateway.answers import BAD_HTTP, BODIES_FULL, HEAD_TOO_LARGE, JSON, TOO_MANY_CONNECTIONS, ErrorReply, simple_head
-from forebay.gateway.heads import HeadFacts
+from forebay.gateway import bounds
+from forebay.gateway.answers import (
+    BAD_HTTP,
+    BODIES_FULL,
+    HEAD_TOO_LARGE,
+    JSON,
+    TOO_MANY_CONNECTIONS,
+    ErrorReply,
+    body_too_large,
+    simple_head,
+)
+from forebay.gateway.heads import HeadFacts, without_upgrade
 from forebay.gateway.repeats import SeenHead, seen_head
-from forebay.gateway.request import Reply, Request
+from forebay.gateway.request import Reply, Request, hold, whole
 from forebay.spec.types import Limits
-
-BACKLOG = 4096
-TICK_S = 1.0
-HEAD_TICKS = 15
-"""A head must be whole within this (slow-loris)."""
-BODY_SILENT_TICKS = 15
-BODY_TICKS = 120
-KEEP_ALIVE_TICKS = 75
-LINGER_TICKS = 3
-"""After a refusal that left a body unread: how long the client has to read it before the connection is closed."""
-PIPELINED_BYTES_MAX = 64 * 1024
-PIPELINED_MAX = 16
-HEADERS_MAX = 128
-FRAMING_FACTOR_MAX = 8
 
 
 class HttpServer:
@@ -37,7 +33,7 @@ class HttpServer:
 
     def __init__(self, limits: Limits, handle: "Callable[[ClientConnection, Request], None]") -> None:
         self.limits = limits
-        self.request_bytes_max = limits.head_bytes_max + FRAMING_FACTOR_MAX * limits.body_bytes_max
+        self.request_bytes_max = limits.head_bytes_max + bounds.FRAMING_FACTOR_MAX * limits.body_bytes_max
         """As read: chunk sizes, extensions and trailers cost no more than this."""
         self.handle = handle
         self.connections: set[ClientConnection] = set()
@@ -51,20 +47,24 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises OSError where it can't."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=BACKLOG)
-        self._timer = loop.call_later(TICK_S, self._sweep)
+        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=bounds.BACKLOG)
+        self._timer = loop.call_later(bounds.TICK_S, self._sweep)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start_on(self, listening: socket.socket) -> None:
         """Listen on a socket that is already open: a supervisor's, which outlives this process."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self), sock=listening, backlog=BACKLOG)
-        self._timer = loop.call_later(TICK_S, self._sweep)
+        self._server = await loop.create_server(lambda: ClientConnection(self), sock=listening, backlog=bounds.BACKLOG)
+        self._timer = loop.call_later(bounds.TICK_S, self._sweep)
 
     def stop_listening(self) -> None:
         """Accept no more; connections that are open live on."""
         if self._server is not None:
             self._server.close()
+
+    def unsent_bytes(self) -> int:
+        """Written, and not yet taken by the clients."""
+        return sum(connection.transport.get_write_buffer_size() for connection in self.connections)
 
     def close(self) -> None:
         """Close everything now."""
@@ -73,10 +73,13 @@ class HttpServer:
             self._timer.cancel()
             self._timer = None
         for connection in list(self.connections):
-            connection.abort()
+            if connection.request is None:
+                connection.transport.close()  # idle: it ends as TCP ends, not with a reset
+            else:
+                connection.abort()
 
     def _sweep(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(TICK_S, self._sweep)
+        self._timer = asyncio.get_running_loop().call_later(bounds.TICK_S, self._sweep)
         self.tick += 1
         for connection in list(self.connections):
             connection.sweep(self.tick)
@@ -119,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()  # being read
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._headers: list[tuple[bytes, bytes]] = []
         self._length = 0
         # Of the last request, and what they mean. A list of its own: the first head is read into the other one.
@@ -192,15 +195,15 @@ class ClientConnection(asyncio.Protocol):
         """Close what has been silent for too long."""
         silent = tick - self._since
         if self._lingering:
-            over = silent > (KEEP_ALIVE_TICKS if self.transport.get_write_buffer_size() else LINGER_TICKS)
+            over = silent > (bounds.KEEP_ALIVE_TICKS if self.transport.get_write_buffer_size() else bounds.LINGER_TICKS)
         elif self.request is not None:
             return  # its reply has times of its own
         elif self._reading == 1:
-            over = tick - self._started > HEAD_TICKS
+            over = tick - self._started > bounds.HEAD_TICKS
         elif self._reading == 2:
-            over = silent > BODY_SILENT_TICKS or tick - self._started > BODY_TICKS
+            over = silent > bounds.BODY_SILENT_TICKS or tick - self._started > bounds.BODY_TICKS
         else:
-            over = silent > KEEP_ALIVE_TICKS
+            over = silent > bounds.KEEP_ALIVE_TICKS
         if over:
             self.transport.abort()
 
@@ -284,7 +287,7 @@ class ClientConnection(asyncio.Protocol):
         self._since = server.tick
         if self.request is not None or self._ready or self._clogged:
             self._unread += data
-            if len(self._unread) > PIPELINED_BYTES_MAX and not self._paused:
+            if len(self._unread) > bounds.PIPELINED_BYTES_MAX and not self._paused:
                 self._paused = True
                 self.transport.pause_reading()
             return
@@ -304,17 +307,19 @@ class ClientConnection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         self._fed_bytes += len(data)
+        if not self._reading:
+            data = without_upgrade(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass  # not offered: the request is answered as it stands, and the connection ends after it
+            pass  # asked for in a head that came in pieces: it is answered as it stands, and the connection ends after it
         except httptools.HttpParserError:
             self._refuse_later(BAD_HTTP)
         if self._fed_bytes > self._server.limits.head_bytes_max:
             if self._reading == 1:
                 self._refuse_later(HEAD_TOO_LARGE)
             elif self._reading == 2 and self._fed_bytes > self._server.request_bytes_max:
-                self._refuse_later(self._too_large())
+                self._refuse_later(body_too_large(self._server.limits.body_bytes_max))
 
     def _refuse_later(self, error: ErrorReply) -> None:
         if self._refused is None:
@@ -356,12 +361,12 @@ class ClientConnection(asyncio.Protocol):
         request.keep_alive = parser.should_keep_alive() and not facts.upgrades
         self._reading = 2
         limits = self._server.limits
-        if self._fed_bytes > limits.head_bytes_max or len(headers) > HEADERS_MAX:
+        if self._fed_bytes > limits.head_bytes_max or len(headers) > bounds.HEADERS_MAX:
             size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in headers)
-            if size > limits.head_bytes_max or len(headers) > HEADERS_MAX:
+            if size > limits.head_bytes_max or len(headers) > bounds.HEADERS_MAX:
                 self._refuse_later(HEAD_TOO_LARGE)
         if self._length > limits.body_bytes_max:
-            self._refuse_later(self._too_large())
+            self._refuse_later(body_too_large(limits.body_bytes_max))
         elif facts.expects and self._refused is None and self.request is None:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -370,11 +375,11 @@ class ClientConnection(asyncio.Protocol):
         if self._refused is not None:
             return
         server, request, size = self._server, self._request, len(body)
-        self._body.append(body)
+        hold(self._body, body)
         server.bodies_bytes += size
         request.held_bytes += size
         if request.held_bytes > server.limits.body_bytes_max:
-            self._refuse_later(self._too_large())
+            self._refuse_later(body_too_large(server.limits.body_bytes_max))
         elif server.bodies_bytes > server.limits.bodies_bytes_max:
             self._refuse_later(BODIES_FULL)
 
@@ -383,17 +388,12 @@ class ClientConnection(asyncio.Protocol):
         if self._refused is not None:
             return
         request = self._request
-        body = self._body
-        if body:
-            request.body = body[0] if len(body) == 1 else b"".join(body)
+        if self._body:
+            request.body = whole(self._body)
             self._body = []
         self._ready.append(request)
         self._request = Request()
         self._reading = 0
         self._fed_bytes = 0
-        if len(self._ready) > PIPELINED_MAX:
+        if len(self._ready) > bounds.PIPELINED_MAX:
             self._refuse_later(BAD_HTTP)
-
-    def _too_large(self) -> ErrorReply:
-        limit = self._server.limits.body_bytes_max
-        return ErrorReply(413, "invalid_request_error", None, f"The request's body is larger than {limit} bytes.")

@@ -4,6 +4,9 @@ from typing import Protocol
 
 from forebay.gateway.heads import HeadFacts
 
+BODY_PIECES_MAX = 64
+"""A body in chunks of a few bytes would cost an object each, thirty times what is counted: from here on it is one piece."""
+
 
 class Request:
     """One request, whole."""
@@ -37,3 +40,18 @@ class Reply(Protocol):
     def client_ready(self) -> None:
         """Produce again."""
         ...
+
+
+def hold(pieces: list[bytes | bytearray], body: bytes) -> None:
+    """Add the next part of a body to ``pieces``, whose number is bounded."""
+    if len(pieces) < BODY_PIECES_MAX:
+        pieces.append(body)
+        return
+    if len(pieces) == BODY_PIECES_MAX:
+        pieces.append(bytearray())
+    pieces[-1] += body
+
+
+def whole(pieces: list[bytes | bytearray]) -> bytes:
+    """The body that ``pieces`` are of; no copy where it is one."""
+    return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)

@@ -33,6 +33,7 @@ CREATED_UNIX_S = 1_700_000_000
 
 INFERENCE = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"})
 EMBEDDINGS = b"/v1/embeddings"
+READS = frozenset({b"GET", b"HEAD"})
 MODELS = b"/v1/models"
 _QUERY = b"?"[0]
 
@@ -89,7 +90,8 @@ class Gateway:
         self.http.stop_listening()
         deadline_s = self.clock.now_s() + self.limits.drain_s
         self._emit("gateway_drain", f"{self.desk.live} requests are inside")
-        while self.desk.live and self.clock.now_s() < deadline_s:
+        # What was written last is still on its way to slow clients when the engines are done.
+        while (self.desk.live or self.http.unsent_bytes()) and self.clock.now_s() < deadline_s:
             await self.clock.sleep_until(min(deadline_s, self.clock.now_s() + DRAIN_POLL_REAL_S * self.speed))
         self._emit("gateway_drained", f"{self.desk.live} requests were cut")
         await self.close()
@@ -185,8 +187,8 @@ class Gateway:
         answer = self._gets.get(path) or (self._one_model if path.startswith(MODELS + b"/") else None)
         if answer is None:
             connection.refuse(ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {_shown(path)}."))
-        elif request.method != b"GET":
-            connection.refuse(_method_not_allowed("GET"), b"allow: GET\r\n")
+        elif request.method not in READS:
+            connection.refuse(_method_not_allowed("GET"), b"allow: GET, HEAD\r\n")
         else:
             answer(connection, request)
 

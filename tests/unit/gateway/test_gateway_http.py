@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from forebay.gateway.answers import JSON
-from forebay.gateway.http import BODY_SILENT_TICKS, HEAD_TICKS, KEEP_ALIVE_TICKS, PIPELINED_MAX, HttpServer
+from forebay.gateway.bounds import BODY_SILENT_TICKS, HEAD_TICKS, KEEP_ALIVE_TICKS, PIPELINED_MAX
+from forebay.gateway.http import HttpServer
+from forebay.gateway.request import BODY_PIECES_MAX
 from forebay.spec.types import Limits
 from forebay.testing.loop import run
 from forebay.testing.raw_client import RawClient
@@ -257,10 +259,32 @@ def test_a_connection_that_is_not_kept_is_closed(wire):
     assert said.endswith(b"/x ")
 
 
-def test_an_upgrade_is_answered_as_it_stands_and_ends_the_connection():
-    said = exchange(b"GET /x HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
-    assert said.startswith(b"HTTP/1.1 200 ")
-    assert said.endswith(b"/x ")
+@pytest.mark.parametrize("name", [b"upgrade", b"Upgrade", b"UPGRADE"])
+def test_an_upgrade_is_ignored_and_the_body_is_the_requests(name):
+    """As Java's HTTP client asks for h2c with every first request; what is not offered is to be ignored."""
+    post = b"POST /x HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\n" + name + b": h2c\r\ncontent-length: 4\r\n\r\nbody"
+    last = b"POST /y HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 10\r\n\r\n\nupgrade: "
+    said = exchange(post + last)
+    assert said.count(b"HTTP/1.1 200 ") == 2
+    assert b"/x body" in said
+    assert said.endswith(b"/y \nupgrade: ")
+
+
+def test_a_body_in_tiny_chunks_is_kept_in_few_pieces_and_whole():
+    chunks = b"".join(b"2\r\n%02d\r\n" % (number % 100) for number in range(1000))
+    head = b"POST /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    said = exchange(head + chunks + b"0\r\n\r\n")
+    assert said.endswith(b"/x " + b"".join(b"%02d" % (number % 100) for number in range(1000)))
+
+    async def test(echo, port):
+        client = await echo.connect(port)
+        client.writer.write(head + chunks)
+        await asyncio.sleep(0.5)
+        (connection,) = echo.server.connections
+        assert echo.server.bodies_bytes == 2000
+        assert len(connection._body) == BODY_PIECES_MAX + 1
+
+    serve(test)
 
 
 @pytest.mark.parametrize(

@@ -396,3 +396,35 @@ def test_secrets_are_not_kept_as_they_are(team_spec):
     """A dump of the identities shows no key."""
     identity = Identity(team_spec)
     assert "sk-search" not in json.dumps([repr(key) + repr(value) for key, value in identity._callers.items()])
+
+
+def test_a_load_balancer_may_ask_with_head(world):
+    async def test(front):
+        client = await front.client()
+        client.writer.write(b"HEAD /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        said = await client.reader.read()
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert said.endswith(b"\r\n\r\n")
+
+    world(test)
+
+
+def test_a_drain_waits_for_what_slow_clients_have_not_taken_yet(world):
+    async def large(_, answer):
+        answer.json(200, {"text": "x" * 900_000})
+
+    async def test(front):
+        client = await front.client()
+        client.writer.transport.pause_reading()
+        body = b'{"model":"llama","messages":[]}'
+        client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        await asyncio.sleep(1.0)
+        assert front.gateway.desk.live == 0
+        draining = asyncio.ensure_future(front.gateway.drain())
+        await asyncio.sleep(5.0)
+        client.writer.transport.resume_reading()
+        said = await client.reader.read()
+        await draining
+        assert said.endswith(b"x" * 100 + b'"}')
+
+    world(test, large)

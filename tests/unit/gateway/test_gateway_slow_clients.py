@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from forebay.gateway.answers import JSON
-from forebay.gateway.http import KEEP_ALIVE_TICKS, LINGER_TICKS, ClientConnection, HttpServer
+from forebay.gateway.bounds import KEEP_ALIVE_TICKS, LINGER_TICKS
+from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.spec.types import Limits
 
 

@@ -1,0 +1,15 @@
+"""Every bound on what a client can make the gateway hold or wait for. Ticks are of the connections' one coarse timer."""
+
+BACKLOG = 4096
+TICK_S = 1.0
+HEAD_TICKS = 15
+"""A head must be whole within this (slow-loris)."""
+BODY_SILENT_TICKS = 15
+BODY_TICKS = 120
+KEEP_ALIVE_TICKS = 75
+LINGER_TICKS = 3
+"""After a refusal that left a body unread: how long the client has to read it before the connection is closed."""
+PIPELINED_BYTES_MAX = 64 * 1024
+PIPELINED_MAX = 16
+HEADERS_MAX = 128
+FRAMING_FACTOR_MAX = 8
