@@ -41,7 +41,7 @@ STREAM_TOKENS = 800
 """Four of them on one engine leave its KV below the scale-out threshold."""
 LAST_TOKENS = 1500
 """Long enough to be under way still when SIGTERM comes."""
-PAST_THE_GATEWAY = 32
+PAST_THE_GATEWAY = 16
 PAST_TOKENS = 700
 """So many requests of so many tokens are kept in flight at an engine with four places. On a starved machine clients may stand
 still for seconds, and the queue must outlast that."""
