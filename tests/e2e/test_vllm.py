@@ -124,7 +124,7 @@ class Up:
             self.census()
             assert self.process.poll() is None, f"{what}: forebay up has ended with {self.process.returncode}{self.logs()}"
             assert time.monotonic() < give_up_s, f"{what}: not within {seconds:.0f} s{self.logs()}"
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1.0)
         return found
 
     def logs(self) -> str:
