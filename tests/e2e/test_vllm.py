@@ -330,32 +330,26 @@ async def talk(gateway: AsyncOpenAI, story: Story) -> None:
 
 
 async def overload(up: Up, story: Story, engine: str, emulator: str) -> None:
-    """Load past the gateway until a second replica is there."""
-
-    async def too_long() -> float:
-        return gauge(await page(engine), "num_requests_waiting") > 3 and time.time()
-
-    async def queue_binds() -> Any:
-        found = await up.explain()
-        return found if any(term["name"] == "queue" and term["binding"] for term in found["terms"]) else None
+    """Load past the gateway until a second replica is asked for; then wait for it."""
 
     async def both_ready() -> bool:
         return len(await up.replicas("ready")) == 2
 
     async with load_past_the_gateway(engine):
-        waiting_s = await up.until("requests wait in the engine", SOON_S, too_long)
-        decided_s = await up.until("the second replica is asked for", SOON_S, lambda: up.scaled_s("1 → 2"))
-        story.seen["explained"] = await up.until("the queue binds", SOON_S, queue_binds)
-        story.seen["status under load"] = (await up.admin("/v1/status"))["pools"][0]
+        begun_s = time.time()
         theirs = await up.until("four run and more wait", SOON_S, lambda: page_under_load(engine))
-        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(decided_s + 1))
-        story.seen["explained later"] = await up.explain("--at", moment)
-        story.timings_s["more than 3 waiting to the decision"] = decided_s - waiting_s
-        async with load_past_the_gateway(emulator):
-            ours = await up.until("four run and more wait in the emulator", SOON_S, lambda: page_under_load(emulator))
-        story.pages["under load"] = (theirs, ours)
-        await up.until("the second replica gets ready", START_S, both_ready)
-        story.timings_s["second replica, from the decision to ready"] = time.time() - decided_s
+        decided_s = await up.until("the second replica is asked for", SOON_S, lambda: up.scaled_s("1 → 2"))
+        story.seen["status under load"] = (await up.admin("/v1/status"))["pools"][0]
+    story.timings_s["load past the gateway, to the decision"] = decided_s - begun_s
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(decided_s + 1))
+    story.seen["explained"] = await up.explain("--at", moment)
+    # The load has shown what it was there for. It ends here, since a loaded engine spins on both cores of a small machine, and
+    # a start beside it took from two to more than six minutes; the example's calm is longer than a start on quiet cores.
+    async with load_past_the_gateway(emulator):
+        ours = await up.until("four run and more wait in the emulator", SOON_S, lambda: page_under_load(emulator))
+    story.pages["under load"] = (theirs, ours)
+    await up.until("the second replica gets ready", START_S, both_ready)
+    story.timings_s["second replica, from the decision to ready"] = time.time() - decided_s
     story.seen["replicas at most"] = await up.replicas()
 
 
@@ -463,11 +457,11 @@ def test_the_openai_client_is_served_through_the_gateway(story):
 
 
 def test_what_waits_past_the_gateway_starts_a_second_replica_and_explain_names_the_queue(story):
-    for explained in (story.seen["explained"], story.seen["explained later"]):
-        (term,) = [term for term in explained["terms"] if term["binding"]]
-        assert (term["name"], term["kind"], term["replicas"], explained["reason"]) == ("queue", "trigger", 2, "queue")
-        assert term["numbers"]["waiting"] > 3
-        assert "waiting" in term["because"]
+    explained = story.seen["explained"]
+    (term,) = [term for term in explained["terms"] if term["binding"]]
+    assert (term["name"], term["kind"], term["replicas"], explained["reason"]) == ("queue", "trigger", 2, "queue")
+    assert term["numbers"]["waiting"] > 3
+    assert "waiting" in term["because"]
     # None of it waited in a lane of the gateway: it was read from vLLM's own gauge.
     assert story.seen["status under load"]["waiting"] == 0
     assert sorted(replica["state"] for replica in story.seen["replicas at most"]) == ["ready", "ready"]
