@@ -234,13 +234,13 @@ async def streamed(openai: AsyncOpenAI, tokens: int, stream: Stream) -> Stream:
 
 
 async def streaming(openai: AsyncOpenAI, enough: asyncio.Event, into: list[Stream]) -> None:
-    """One client that asks anew each time its last answer is half there, so that it is never without one; reads all to their ends."""
+    """One client that asks anew each time most of its last answer is there, so that it is never without one; reads all to their ends."""
     tasks = []
     while not enough.is_set():
         stream = Stream()
         into.append(stream)
         tasks.append(asyncio.create_task(streamed(openai, STREAM_TOKENS, stream)))
-        while not stream.ended_s and stream.token_ids < STREAM_TOKENS / 2:
+        while not stream.ended_s and stream.token_ids < STREAM_TOKENS * 0.8:
             await asyncio.sleep(0.05)
     await asyncio.gather(*tasks)
 

@@ -16,5 +16,5 @@ if [ ! -e "$venv/.installed-$version" ]; then
   "$venv/bin/python" "$here/metadata_shim.py"
   touch "$venv/.installed-$version"
 fi
-test -e "$venv/tiny/config.json" || "$venv/bin/python" "$here/make_tiny_model.py" "$venv/tiny"
+test -e "$venv/tiny/.layers-12" || "$venv/bin/python" "$here/make_tiny_model.py" "$venv/tiny"
 echo "vLLM $version in $venv, model in $venv/tiny"

@@ -1,4 +1,4 @@
-"""A Llama of half a million random parameters, with a tokenizer trained on the standard library: no hub needed."""
+"""A Llama of two million random parameters, with a tokenizer trained on the standard library: no hub needed."""
 
 import glob
 import json
@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+LAYERS = 12
 SPECIAL = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -32,13 +33,17 @@ def make_tokenizer(folder: str) -> None:
 
 
 def make_model(folder: str) -> None:
-    """Two layers of 128; untied embeddings, so that greedy output varies."""
+    """Twelve layers of 128; untied embeddings, so that greedy output varies.
+
+    Fewer layers make steps of 2 ms, and then vLLM's own HTTP server, which handles every step's tokens, falls behind on a
+    small machine: it takes in requests and answers /metrics in fits and starts, and queues come and go in waves.
+    """
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=2048,
         hidden_size=128,
         intermediate_size=256,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
@@ -59,4 +64,6 @@ if __name__ == "__main__":
     os.makedirs(sys.argv[1], exist_ok=True)
     make_tokenizer(sys.argv[1])
     make_model(sys.argv[1])
+    with open(os.path.join(sys.argv[1], f".layers-{LAYERS}"), "w"):
+        pass
     print(sys.argv[1], sorted(os.listdir(sys.argv[1])))

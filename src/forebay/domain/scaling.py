@@ -29,12 +29,31 @@ class ReplicaObservation(msgspec.Struct, frozen=True):
     running: Signal = Unknown()
     kv_usage: Signal = Unknown()
     """Fraction 0..1 of KV tokens in use, net of preemptible work where the gateways know it."""
+    queued_tokens: Signal = Unknown()
+    """Prompt tokens that wait in the engine or are not prefilled yet; only drivers that can see them tell."""
+    gpu_usage: Signal = Unknown()
+    """Fraction 0..1 of time in which a kernel ran: ~1 at almost any load. No policy of Forebay's reads it; a baseline does."""
     live_tokens: float = 0.0
     """KV tokens in flight from the gateways: the victim of a scale-in is the replica with the fewest."""
     expected_ready_s: float | None = None
     """World time at which a pending replica should be ready, from the measured cold start."""
     overdue: bool = False
     """Pending for longer than it should be: it no longer counts as supply."""
+
+
+class History(msgspec.Struct, frozen=True):
+    """Demand of the past weeks in buckets of equal width, oldest first: a read-only view of the Store, shared by reference.
+
+    Each column is packed little-endian float32, one value a bucket; NaN: not known (an outage is no idle time).
+    """
+
+    start_wall_s: float
+    """Unix time at which the first bucket begins."""
+    bucket_s: float
+    requests: bytes
+    """Requests that arrived in each bucket, net of preemptible tiers."""
+    prompt_tokens: bytes
+    output_tokens: bytes
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -59,6 +78,19 @@ class Observation(msgspec.Struct, frozen=True):
     """Measured: a high quantile of recent cold starts of this pool; Unknown before the first."""
     past_ramps_per_s2: tuple[float, ...] = ()
     """Largest ramp of each past period from the Store (read-only view), newest last; may be empty."""
+    running: Signal = Unknown()
+    """Requests in flight on engines, over all gateways, net of preemptible tiers."""
+    completed_per_s: Signal = Unknown()
+    """Requests finished per second over the last ~30 s, net of preemptible tiers."""
+    completed_output_tokens_per_s: Signal = Unknown()
+    ttft_p95_s: Signal = Unknown()
+    """Over the last minute."""
+    itl_p95_s: Signal = Unknown()
+    """Per request mean inter-token time, 95th percentile over the last minute."""
+    itl_attainment: Signal = Unknown()
+    """Fraction of the requests finished in the last minutes whose mean inter-token time was within the pool's promise."""
+    history: History | None = None
+    """Ends at the last whole bucket; None where there is none."""
     memory: bytes = b""
 
 
