@@ -24,8 +24,6 @@ PAGE_BYTES_MAX = 4 * 2**20
 FROZEN_AFTER_S = 30.0
 FROZEN_AFTER_REAL_S = 5.0
 """However fast the world runs, an engine that merely waits for a busy machine's CPU is not frozen."""
-KEPT_S = 10.0
-"""An engine that is slow to answer (not one that refuses) is known by its last page for so long: the reading has its own time."""
 REMEMBERED_MAX = 10_000
 """Replicas whose last page is remembered; beyond, the one longest unread is forgotten."""
 _WHY = {
@@ -63,7 +61,6 @@ class ScrapeSource:
         self._slots = asyncio.Semaphore(concurrent_max)
         self._frozen_after_s = max(frozen_after_s, FROZEN_AFTER_REAL_S * clock.speed)
         self._seen: dict[str, _Seen] = {}
-        self._last: dict[str, tuple[float, EngineSignals]] = {}
 
     async def read(self, replicas: Mapping[str, str]) -> dict[str, EngineSignals]:
         """Signals by replica id for ``replicas`` (id → base URL)."""
@@ -79,21 +76,7 @@ class ScrapeSource:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        read = {replica_id: _unknown("timeout") if task.cancelled() else task.result() for replica_id, task in tasks.items()}
-        return self._kept(read)
-
-    def _kept(self, read: dict[str, EngineSignals]) -> dict[str, EngineSignals]:
-        """``read``, where an engine only was too slow with its last reading while that is young. What isn't asked for is forgotten."""
-        now_s = self._clock.now_s()
-        last, self._last = self._last, {}
-        for replica_id, signals in read.items():
-            at_s, past = last.get(replica_id, (now_s, signals))
-            if signals.waiting != Unknown("timeout"):
-                self._last[replica_id] = (now_s, signals)
-            elif past is not signals and now_s - at_s <= KEPT_S:
-                self._last[replica_id] = (at_s, past)
-                read[replica_id] = past
-        return read
+        return {replica_id: _unknown("timeout") if task.cancelled() else task.result() for replica_id, task in tasks.items()}
 
     async def _one(self, replica_id: str, url: str) -> EngineSignals:
         try:
