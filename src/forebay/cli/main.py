@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli import check, demo, emulate, explain, gateway, profile, replay, schema, status, up, world
+from forebay.cli import calibrate, check, demo, emulate, explain, gateway, profile, replay, schema, status, up, world
 from forebay.domain.errors import ForebayError
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.command("explain")(explain.command)
 app.command("check")(check.command)
 app.command("schema")(schema.command)
 app.add_typer(profile.app, name="profile")
+app.command("calibrate")(calibrate.command)
 app.command("emulate")(emulate.command)
 app.command("replay")(replay.command)
 app.command("demo")(demo.command)

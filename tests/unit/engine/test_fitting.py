@@ -1,0 +1,69 @@
+"""A law put in comes out of its own measurements; noise widens the interval; what was not varied is said to be unknown."""
+
+import numpy as np
+import pytest
+
+from forebay.domain.errors import BadInput
+from forebay.domain.profile import StepLaw
+from forebay.engine import fitting
+from forebay.engine.fitting import DecodeRow, PrefillRow, fit
+from forebay.engine.steptime import step_s
+
+LAW = StepLaw(0.010, 50e-6, 60e-9, 45e-6)
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    monkeypatch.setattr(fitting, "DRAWS", 40)
+
+
+def measured(law=LAW, sequences=(1, 2, 4, 8, 16, 32), contexts=(200, 1000, 3000), noise=0.0, front_s=0.015):
+    chance = np.random.default_rng(1)
+
+    def noisy(seconds):
+        return float(seconds * (1 + noise * chance.standard_normal()))
+
+    decode = [
+        DecodeRow(place, many, many * context, noisy(step_s(law, many, many * context, 0)))
+        for place, (many, context) in enumerate((many, context) for many in sequences for context in contexts)
+    ]
+    prefill = [PrefillRow(place, tokens, noisy(front_s + step_s(law, 0, 0, tokens))) for place, tokens in enumerate((64, 512, 1500) * 3)]
+    return decode, prefill
+
+
+def test_an_exact_law_comes_back():
+    found = fit(*measured(), 2048, np.random.default_rng(0))
+    for name in fitting.COEFFICIENTS:
+        assert getattr(found.law, name) == pytest.approx(getattr(LAW, name), rel=1e-6)
+    assert found.front_end_s == pytest.approx(0.015, rel=1e-6)
+    assert all(coefficient.identified for coefficient in found.coefficients)
+    assert found.error_worst < 1e-6
+    assert found.coverage.sequences == (1, 32)
+
+
+def test_noise_of_two_percent_leaves_every_coefficient_inside_its_interval_or_near():
+    found = fit(*measured(noise=0.02), 2048, np.random.default_rng(0))
+    for coefficient in found.coefficients:
+        truth = getattr(LAW, coefficient.name)
+        assert coefficient.low * 0.9 <= truth <= coefficient.high * 1.1
+    assert 0.001 < found.error_median < 0.03
+
+
+def test_a_coefficient_that_was_not_varied_is_said_to_be_unknown():
+    found = fit(*measured(sequences=(1, 2), contexts=(40, 50, 60, 70)), 2048, np.random.default_rng(0))
+    unknown = {coefficient.name for coefficient in found.coefficients if not coefficient.identified}
+    assert "per_kv_token_s" in unknown
+    assert all(coefficient.because for coefficient in found.coefficients if not coefficient.identified)
+
+
+def test_a_pause_of_the_machine_does_not_bend_the_law():
+    decode, prefill = measured(noise=0.002)
+    decode[4] = DecodeRow(decode[4].cell, decode[4].sequences, decode[4].kv_tokens, decode[4].step_s * 5)
+    found = fit(decode, prefill, 2048, np.random.default_rng(0))
+    assert found.law.base_s == pytest.approx(LAW.base_s, rel=0.02)
+
+
+def test_too_little_is_refused_with_what_it_takes():
+    decode, prefill = measured()
+    with pytest.raises(BadInput, match="three decode cells"):
+        fit([row for row in decode if row.cell < 2], prefill, 2048, np.random.default_rng(0))

@@ -1,0 +1,59 @@
+"""Only stretches in which the whole batch decodes count, and their KV is known to the token."""
+
+import asyncio
+
+import pytest
+
+from forebay.loadgen.calibration import _order, _Timed, _Usage, windows
+
+STEP_S = 0.01
+
+
+def timed(first_s, tokens, prompt=100, events=None):
+    """A request whose tokens come each STEP_S from ``first_s`` on."""
+
+    async def make():
+        return _Timed(b"", lambda: 0.0)
+
+    request = asyncio.run(make())
+    request.stamps = [first_s + place * STEP_S * tokens / (events or tokens) for place in range(events or tokens)]
+    request.usage = _Usage(prompt, tokens)
+    return request
+
+
+def test_a_lockstep_batch_gives_its_step_time_and_kv():
+    rows = windows([timed(0.0, 200), timed(0.05, 200)], 7)
+    assert len(rows) == 4
+    assert [row.step_s for row in rows] == [pytest.approx(STEP_S)] * 4
+    assert all(row.sequences == 2 and row.cell == 7 for row in rows)
+    # Both prompts, and over the first quarter of the stretch about 24 tokens of one and 24 + 5 of the other.
+    assert rows[0].kv_tokens == pytest.approx(200 + 2 * 24 + 5, abs=3)
+    assert rows[-1].kv_tokens > rows[0].kv_tokens + 200
+
+
+def test_several_tokens_in_an_event_are_counted_by_usage():
+    rows = windows([timed(0.0, 240, events=120)], 0)
+    assert [row.step_s for row in rows] == [pytest.approx(STEP_S)] * len(rows)
+
+
+def test_a_batch_that_was_never_together_gives_nothing():
+    assert windows([timed(0.0, 50), timed(0.6, 50)], 0) == []
+    assert windows([timed(0.0, 10)], 0) == []
+
+
+def test_large_and_small_cells_alternate():
+    assert _order([(1, 1), (2, 1), (3, 1), (4, 1)], 2) == [(1, 1), (4, 1), (2, 1), (3, 1)] * 2
+
+
+def test_content_is_told_from_what_opens_and_closes_a_stream():
+    async def main():
+        request = _Timed(b"", iter(range(100)).__next__)
+        request.head(200, [])
+        request.body(b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[{"te')
+        request.body(b'xt":"b"}]}\n\ndata: {"choices":[{"text":"","finish_reason":"length"}]}\n\n')
+        request.body(b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}\n\ndata: [DONE]\n\n')
+        return request
+
+    request = asyncio.run(main())
+    assert request.stamps == [0, 1]
+    assert request.usage == _Usage(9, 2)
