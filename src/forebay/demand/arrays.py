@@ -40,3 +40,32 @@ def empty() -> Arrivals:
         np.empty(0, np.int64),
         np.empty(0, np.int32),
     )
+
+
+def taken(rows: Arrivals, which: slice | npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Arrivals:
+    """The rows that ``which`` (a slice, places, or a mask) picks."""
+    at_s, prompt, output, tier, group, shared = rows
+    return Arrivals(at_s[which], prompt[which], output[which], tier[which], group[which], shared[which])
+
+
+def joined(first: Arrivals, second: Arrivals) -> Arrivals:
+    """The rows of ``first``, then those of ``second``; their times are not looked at."""
+    return Arrivals(
+        np.concatenate((first.at_s, second.at_s)),
+        np.concatenate((first.prompt_tokens, second.prompt_tokens)),
+        np.concatenate((first.output_tokens, second.output_tokens)),
+        np.concatenate((first.tier, second.tier)),
+        np.concatenate((first.group, second.group)),
+        np.concatenate((first.shared_tokens, second.shared_tokens)),
+    )
+
+
+def by_time(rows: Arrivals) -> Arrivals:
+    """In order of time, equal times as they were."""
+    return taken(rows, np.argsort(rows.at_s, kind="stable"))
+
+
+def in_chunks(rows: Arrivals) -> ArrivalSource:
+    """``rows`` in pieces of at most ``CHUNK_ROWS``; none for no rows."""
+    for start in range(0, len(rows.at_s), CHUNK_ROWS):
+        yield taken(rows, slice(start, start + CHUNK_ROWS))

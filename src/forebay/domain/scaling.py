@@ -122,6 +122,7 @@ class AlertKind(StrEnum):
     SIGNALS_UNKNOWN = "signals_unknown"
     SLO_BREACH = "slo_breach"
     POOL_EXHAUSTED = "pool_exhausted"
+    APPROVAL_WANTED = "approval_wanted"
 
 
 class Alert(msgspec.Struct, frozen=True):

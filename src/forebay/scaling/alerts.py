@@ -1,6 +1,6 @@
 """What a person should hear of, and since when. An alert is a condition that holds now; whoever notifies tracks its ends."""
 
-from forebay.domain.scaling import Alert, AlertKind
+from forebay.domain.scaling import Alert, AlertKind, Term
 from forebay.domain.units import format_duration
 from forebay.scaling.memory import Memory
 from forebay.scaling.sight import Sight
@@ -16,8 +16,13 @@ def starved(sight: Sight) -> bool:
     return sight.overdue > 0 and sight.pending == 0 and sight.ready < sight.desired
 
 
-def raised(pool: str, sight: Sight, memory: Memory, settings: Scaling, slo: Slo, exhausted: str) -> tuple[Alert, ...]:
-    """The alerts that hold. ``exhausted``: why no more replicas come although they are wanted; empty if they do."""
+def raised(
+    pool: str, sight: Sight, memory: Memory, settings: Scaling, slo: Slo, exhausted: str, asks: Term | None = None
+) -> tuple[Alert, ...]:
+    """The alerts that hold.
+
+    ``exhausted``: why no more replicas come although they are wanted; empty if they do. ``asks``: the cap that waits for approval.
+    """
     now_s = sight.now_s
     found: list[Alert] = []
     pending_since_s = (sight.oldest_overdue_s if sight.oldest_overdue_s is not None else now_s) + settings.pending_alert_s
@@ -35,6 +40,9 @@ def raised(pool: str, sight: Sight, memory: Memory, settings: Scaling, slo: Slo,
     if exhausted:
         since_s = memory.exhausted_since_s if memory.exhausted_since_s is not None else now_s
         found.append(Alert(AlertKind.POOL_EXHAUSTED, pool, exhausted, since_s))
+    if asks is not None:
+        since_s = memory.asked_since_s if memory.asked_since_s is not None else now_s
+        found.append(Alert(AlertKind.APPROVAL_WANTED, pool, f"held at {asks.replicas}: {asks.because}", since_s))
     return tuple(found)
 
 

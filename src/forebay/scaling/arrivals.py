@@ -61,12 +61,26 @@ class _Window(msgspec.Struct, frozen=True):
         return self.requests / self.seconds if self.seconds > 0 else 0.0
 
 
+class Sums(msgspec.Struct, frozen=True):
+    """Integrals over a window."""
+
+    seconds: float
+    """In which the arrival rate was known."""
+    requests: float
+    replica_seconds: float
+
+
 def recorded(
-    buckets: Sequence[Bucket], now_s: float, elapsed_s: float, requests_per_s: float | None, tokens_per_s: tuple[float, float] | None
+    buckets: Sequence[Bucket],
+    now_s: float,
+    elapsed_s: float,
+    requests_per_s: float | None,
+    tokens_per_s: tuple[float, float] | None,
+    ready: int = 0,
 ) -> tuple[Bucket, ...]:
     """``buckets`` with the present reading added for the time since the last one (at most READING_S); None: not known.
 
-    ``tokens_per_s``: prompt and output tokens. The sums are integrals over time, so looking more often changes nothing.
+    ``tokens_per_s``: prompt and output tokens; ``ready``: replicas. The sums are integrals over time, so looking more often changes nothing.
     """
     horizon_s = now_s - WINDOWS_S[-1] - BUCKET_S
     kept = sorted((bucket for bucket in buckets if horizon_s < bucket.start_s <= now_s), key=lambda bucket: bucket.start_s)
@@ -78,13 +92,15 @@ def recorded(
             if not kept or at_s >= kept[-1].start_s + BUCKET_S:
                 kept.append(Bucket(start_s=at_s))
             until_s = min(now_s, kept[-1].start_s + BUCKET_S)
-            kept[-1] = _added(kept[-1], until_s - at_s, min(requests_per_s, READING_MAX), tokens_per_s)
+            kept[-1] = _added(kept[-1], until_s - at_s, min(requests_per_s, READING_MAX), tokens_per_s, ready)
             at_s = until_s
     return tuple(kept[-BUCKETS_MAX:])
 
 
-def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigmas: float) -> Demand | None:
+def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigmas: float, claims_from_s: float = 0.0) -> Demand | None:
     """Present demand in replicas; None where no reading or no capacity is known.
+
+    Windows shorter than ``claims_from_s`` claim nothing of their own (the longest may always): a forecast judges them.
 
     Each window's lower bound comes from the square root of its count n, whose standard deviation is 1/2 at any rate
     (Anscombe's transform): ``(√n − sigmas/2)²``. No window may claim more than a shorter one shows on average.
@@ -105,7 +121,7 @@ def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigm
         if window is usable[-1]:
             proven = max(proven, shown - DOUBT_REPLICAS_MAX if sigmas > 0 else shown)
         proven = min(proven, shorter_show)
-        if proven > best.proven:
+        if proven > best.proven and (window.width_s >= claims_from_s or window is usable[-1]):
             best = Demand(proven, 0.0, window.rate_per_s, window.width_s, unit)
         shorter_show = min(shorter_show, shown)
     loads = [_shown(window, capacity)[0] for window in usable if window.width_s <= LOAD_WINDOW_S] or [shorter_show]
@@ -121,7 +137,19 @@ def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) 
     return max(_proven_ramp(buckets, now_s, width_s, sigmas) for width_s in RAMP_WINDOWS_S)
 
 
-def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None) -> Bucket:
+def summed(buckets: Sequence[Bucket], now_s: float, width_s: float) -> Sums:
+    """Over the buckets of the last ``width_s``, to half a bucket."""
+    seconds = requests = replica_seconds = 0.0
+    for bucket in reversed(buckets):
+        if bucket.start_s + BUCKET_S / 2 < now_s - width_s:
+            break
+        seconds += bucket.seconds
+        requests += bucket.requests
+        replica_seconds += bucket.replica_seconds
+    return Sums(seconds, requests, replica_seconds)
+
+
+def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None, ready: int) -> Bucket:
     prompt, output = tokens_per_s if tokens_per_s is not None else (0.0, 0.0)
     return Bucket(
         start_s=bucket.start_s,
@@ -130,6 +158,7 @@ def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: 
         token_seconds=bucket.token_seconds + (seconds if tokens_per_s is not None else 0.0),
         prompt_tokens=bucket.prompt_tokens + min(prompt, READING_MAX) * seconds,
         output_tokens=bucket.output_tokens + min(output, READING_MAX) * seconds,
+        replica_seconds=bucket.replica_seconds + ready * seconds,
     )
 
 

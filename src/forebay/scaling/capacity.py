@@ -9,6 +9,7 @@ import math
 
 import msgspec
 
+from forebay.domain.profile import Profile
 from forebay.engine import capacity as engine_capacity
 from forebay.spec.types import Pool
 
@@ -27,6 +28,10 @@ class PoolCapacity(msgspec.Struct, frozen=True):
     """Assumed until one was measured."""
     origin: str = ""
     """Where the rate comes from, in words for people."""
+    profile: Profile | None = None
+    """Gives the capacity at the lengths that really come; None: the declared shape's is all that is known."""
+    replica_hour_usd: float = 0.0
+    """0: not known."""
 
 
 def pool_capacity(pool: Pool) -> PoolCapacity:
@@ -35,8 +40,9 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
     cold_start_s = scaling.cold_start_s
     if cold_start_s is None:
         cold_start_s = pool.profile.cold_start.total_s if pool.profile is not None else 0.0
+    usd = pool.profile.gpus * pool.profile.gpu_hour_usd if pool.profile is not None else 0.0
     if scaling.replica_rate_per_s is not None:
-        return PoolCapacity(rate_per_s=scaling.replica_rate_per_s, cold_start_s=cold_start_s, origin="declared")
+        return PoolCapacity(rate_per_s=scaling.replica_rate_per_s, cold_start_s=cold_start_s, origin="declared", replica_hour_usd=usd)
     if pool.profile is None:
         return PoolCapacity(cold_start_s=cold_start_s, origin="not known: no profile and no declared rate")
     slo = pool.slo
@@ -47,6 +53,8 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
         output_tokens_per_s=found.output_tokens_per_s or None,
         cold_start_s=cold_start_s,
         origin=f"profile {pool.profile.name} at its SLO, {scaling.prompt_tokens} prompt and {scaling.output_tokens} output tokens",
+        profile=pool.profile,
+        replica_hour_usd=usd,
     )
 
 

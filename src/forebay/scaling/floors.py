@@ -11,10 +11,14 @@ from forebay.domain.scaling import Term, TermKind
 from forebay.domain.units import format_duration
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import PoolCapacity, whole_replicas
+from forebay.scaling.economics import Prices, saving, worth
+from forebay.scaling.outlook import Outlook
 from forebay.scaling.schedule import Active
 from forebay.spec.types import Scaling
 
 PAST_RAMPS_MAX = 10_000
+FRACTION_FORESEEN = 0.5
+"""With an outlook, present demand is rounded up from here: what a fraction of a replica is worth, the forecast weighs."""
 
 
 def minimum(settings: Scaling) -> Term:
@@ -36,9 +40,9 @@ def scheduled(active: Active, wall_s: float) -> Term:
     )
 
 
-def demanded(demand: Demand, capacity: PoolCapacity) -> Term:
-    """Demand now ÷ capacity per replica, rounded up."""
-    replicas = whole_replicas(demand.proven)
+def demanded(demand: Demand, capacity: PoolCapacity, fraction: float = 0.0) -> Term:
+    """Demand now ÷ capacity per replica, rounded up where it is more than ``fraction`` above a whole number."""
+    replicas = whole_replicas(demand.proven - fraction)
     each = f", one replica serves {per_time(capacity.rate_per_s)}" if capacity.rate_per_s else ""
     limit = f", limited by {demand.unit}" if demand.unit != "requests" else ""
     certain = f"at least {demand.proven:.2f} replicas' worth over {format_duration(demand.window_s)}"
@@ -57,6 +61,43 @@ def demanded(demand: Demand, capacity: PoolCapacity) -> Term:
     )
 
 
+def forecasted(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> Term:
+    """As many as demand at the end of a start is worth: each would be used more than its price (`scaling.economics`)."""
+    rate = capacity.rate_per_s or math.inf
+    expected = outlook.expected_per_s / rate
+    replicas = worth(outlook.counts, expected, prices.start, prices.allowed)
+    saves = saving(outlook.counts, expected, replicas + 1, prices.allowed)
+    because = (
+        f"{per_time(outlook.expected_per_s)} expected in {format_duration(outlook.horizon_s)} ({outlook.method}), {expected:.2f} replicas'"
+        f" worth; one more than {replicas} would save {saves:.1%} of a replica's requests from being late, {prices.start:.1%} pay for it"
+    )
+    numbers = {
+        "expected_per_s": outlook.expected_per_s,
+        "level_per_s": outlook.level_per_s if outlook.level_per_s is not None else -1.0,
+        "horizon_s": outlook.horizon_s,
+        "replica_rate_per_s": capacity.rate_per_s or 0.0,
+        "expected_replicas": expected,
+        "one_more_saves": saves,
+        "start_pays_at": prices.start,
+        "keep_pays_at": prices.keep,
+        "outcomes": outlook.outcomes,
+    }
+    return Term("forecast", TermKind.FLOOR, replicas, because, numbers)
+
+
+def kept(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> int:
+    """As many as are worth keeping: a little more than are worth starting, judged by the highest demand up to the horizon."""
+    return worth(outlook.counts, outlook.peak_per_s / (capacity.rate_per_s or math.inf), prices.keep, prices.allowed)
+
+
+def awake(wake_s: float, cold_start_s: float) -> Term | None:
+    """One, where a start takes longer than the first request would wait; None where the pool may sleep."""
+    if cold_start_s <= wake_s:
+        return None
+    because = f"a start takes {format_duration(cold_start_s)}, and the first request would wait no longer than {format_duration(wake_s)}"
+    return Term("awake", TermKind.FLOOR, 1, because, {"cold_start_s": cold_start_s, "wait_s": wake_s})
+
+
 def unmeasured(capacity: PoolCapacity) -> Term:
     """Stands for the demand floor where nobody knows what a replica serves."""
     return Term("demand", TermKind.FLOOR, 0, f"what a replica serves is {capacity.origin or 'not known'}: only the triggers act")
@@ -67,16 +108,23 @@ BUFFER_NOISE_REPLICAS = 0.05
 
 
 def buffered(
-    base: int, settings: Scaling, capacity: PoolCapacity, present_per_s2: float, past: Sequence[float], cold_start_s: float
+    base: int,
+    settings: Scaling,
+    capacity: PoolCapacity,
+    present_per_s2: float,
+    past: Sequence[float],
+    cold_start_s: float,
+    foreseen: bool = False,
 ) -> Term | None:
     """Warm buffer on top of ``base``: ⌈ramp × cold start ÷ capacity per replica⌉; None where it is off or capacity isn't known.
 
-    ``ramp`` is the largest of the declared one, the ``ramp_quantile`` of the past ones, and the present one.
+    ``ramp`` is the largest of the declared one, the ``ramp_quantile`` of the past ones, and the present one. Where demand is
+    ``foreseen``, the forecast's errors hold the past and present ones, at what they are worth: only the declared one counts.
     """
-    if not settings.buffer or not capacity.rate_per_s:
+    if not settings.buffer or not capacity.rate_per_s or (foreseen and settings.ramp_per_s2 <= 0):
         return None
     candidates = {"declared": settings.ramp_per_s2, "past": quantile(past, settings.ramp_quantile), "present": present_per_s2}
-    origin = max(candidates, key=lambda name: candidates[name])
+    origin = "declared" if foreseen else max(candidates, key=lambda name: candidates[name])
     ramp = candidates[origin]
     added = whole_replicas(ramp * cold_start_s / capacity.rate_per_s - BUFFER_NOISE_REPLICAS)
     because = (
@@ -96,11 +144,14 @@ def buffered(
 
 
 def spared(base: int, settings: Scaling) -> Term | None:
-    """Replicas on top of ``base``, so that as many may fail."""
-    spare = settings.spare_replicas
+    """Replicas on top of ``base``, so that as many may fail, or one of the failure domains with all that is in it."""
+    for_domain = math.ceil(base / (settings.domains - 1)) if settings.domains > 1 else 0
+    spare = max(settings.spare_replicas, for_domain)
     if spare <= 0:
         return None
-    return Term("spare", TermKind.FLOOR, base + spare, f"{base} + {spare} so that {spare} may fail", {"added": float(spare)})
+    fails = f"one of {settings.domains} failure domains" if for_domain > settings.spare_replicas else str(spare)
+    numbers = {"added": float(spare), "domains": float(settings.domains)}
+    return Term("spare", TermKind.FLOOR, base + spare, f"{base} + {spare} so that {fails} may fail", numbers)
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:

@@ -8,6 +8,7 @@ import math
 
 import msgspec
 
+from forebay.demand.forecast import ForecastMemory
 from forebay.domain.scaling import MEMORY_BYTES_MAX
 
 VERSION = 1
@@ -16,6 +17,9 @@ BUCKETS_MAX = 96
 """16 minutes of arrivals."""
 UNKNOWN_IDS_MAX = 256
 ID_CHARACTERS_MAX = 64
+EXPECTED_MAX = 80
+PEAKS_MAX = 24
+"""Slices of a window whose extremes are kept."""
 CLOCK_STEP_S = 60.0
 """The wall clock may run ahead of the world clock by this much between two looks before a restart is assumed."""
 
@@ -30,6 +34,8 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
     """Seconds in which both token rates were known."""
     prompt_tokens: float = 0.0
     output_tokens: float = 0.0
+    replica_seconds: float = 0.0
+    """Seconds of ready replicas."""
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
@@ -41,6 +47,40 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
     def for_s(self, now_s: float) -> float:
         """Seconds it has held; 0 where it does not."""
         return 0.0 if self.since_s is None else now_s - self.since_s
+
+
+class Expected(msgspec.Struct, frozen=True, array_like=True):
+    """Requests per second that were expected of the minute that ends at ``due_s``."""
+
+    due_s: float
+    per_s: float
+
+
+class Learnt(msgspec.Struct, frozen=True, array_like=True):
+    """What the outlook has learned (`scaling.outlook`)."""
+
+    minute_s: float | None = None
+    """When it last learned; None: never."""
+    known_s: float = 0.0
+    """Seconds of history that are known."""
+    growth: float = 1.0
+    """Expected demand at the horizon ÷ demand now."""
+    growth_peak: float = 1.0
+    """The same for the highest up to the horizon."""
+    blind_per_s: float | None = None
+    """The forecast without the present level; None: it can't say."""
+    method: str = ""
+    spread: bytes = b""
+    """Histogram of came ÷ expected (`scaling.spread`)."""
+    expected: tuple[Expected, ...] = ()
+    forecast: ForecastMemory | None = None
+
+
+class Peak(msgspec.Struct, frozen=True, array_like=True):
+    """The largest (or smallest) of a number of replicas over the time from ``start_s`` on."""
+
+    start_s: float
+    replicas: int
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +104,15 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     stepped_s: float | None = None
     """When the last step of a scale-in was made."""
     buckets: tuple[Bucket, ...] = ()
+    learnt: Learnt = Learnt()
+    keeps: tuple[Peak, ...] = ()
+    """How many replicas were worth keeping in the last minutes."""
+    lows: tuple[Peak, ...] = ()
+    """The fewest that were wanted in the last hour: changes are measured from there."""
+    sustained: float = 1.0
+    """What replicas really sustain ÷ what the profile says."""
+    asked_since_s: float | None = None
+    """Since when more is wanted than may be had without approval."""
 
 
 def load(data: bytes) -> Memory:
@@ -99,6 +148,14 @@ def shifted(memory: Memory, by_s: float) -> Memory:
         ready_rose_s=move(memory.ready_rose_s),
         stepped_s=move(memory.stepped_s),
         buckets=tuple(msgspec.structs.replace(bucket, start_s=bucket.start_s + by_s) for bucket in memory.buckets),
+        learnt=msgspec.structs.replace(
+            memory.learnt,
+            minute_s=move(memory.learnt.minute_s),
+            expected=tuple(Expected(each.due_s + by_s, each.per_s) for each in memory.learnt.expected),
+        ),
+        keeps=tuple(Peak(peak.start_s + by_s, peak.replicas) for peak in memory.keeps),
+        lows=tuple(Peak(low.start_s + by_s, low.replicas) for low in memory.lows),
+        asked_since_s=move(memory.asked_since_s),
     )
 
 
@@ -133,6 +190,18 @@ def held(before: Held, holds: bool | None, now_s: float, elapsed_s: float, unsee
     return Held(min(now_s, before.since_s + paused_s), holds is None)
 
 
+def peaks(before: tuple[Peak, ...], now_s: float, replicas: int, keep_s: float, most: bool) -> tuple[Peak, ...]:
+    """``before`` with ``replicas`` seen now: the largest (``most``) or smallest of each of PEAKS_MAX slices of ``keep_s``."""
+    slice_s = max(keep_s / PEAKS_MAX, 1e-3)
+    kept = [peak for peak in before if now_s - keep_s - slice_s < peak.start_s <= now_s]
+    if kept and now_s < kept[-1].start_s + slice_s:
+        both = (kept[-1].replicas, replicas)
+        kept[-1] = Peak(kept[-1].start_s, max(both) if most else min(both))
+    else:
+        kept.append(Peak(now_s, replicas))
+    return tuple(kept[-PEAKS_MAX - 2 :])
+
+
 def _sane(memory: Memory) -> bool:
     times = (
         memory.now_s,
@@ -143,6 +212,12 @@ def _sane(memory: Memory) -> bool:
         memory.exhausted_since_s,
         memory.ready_rose_s,
         memory.stepped_s,
+        memory.asked_since_s,
+        memory.learnt.minute_s,
+        memory.learnt.blind_per_s,
+        memory.learnt.known_s + memory.learnt.growth + memory.learnt.growth_peak + memory.sustained,
+        *(peak.start_s for peak in (*memory.keeps, *memory.lows)),
+        *(each.due_s + each.per_s for each in memory.learnt.expected),
         *memory.unknown_since_s.values(),
     )
     return (
@@ -152,11 +227,14 @@ def _sane(memory: Memory) -> bool:
         and len(memory.unknown_since_s) <= UNKNOWN_IDS_MAX
         and all(len(key) <= ID_CHARACTERS_MAX for key in memory.unknown_since_s)
         and all(_sane_bucket(bucket) for bucket in memory.buckets)
+        and len(memory.learnt.expected) <= EXPECTED_MAX
+        and max(len(memory.keeps), len(memory.lows)) <= PEAKS_MAX + 2
+        and min(memory.learnt.growth, memory.learnt.growth_peak, memory.sustained) > 0
     )
 
 
 def _sane_bucket(bucket: Bucket) -> bool:
     seconds, tokens_seconds = bucket.seconds, bucket.token_seconds
-    least = min(seconds, bucket.requests, tokens_seconds, bucket.prompt_tokens, bucket.output_tokens)
-    total = bucket.start_s + bucket.requests + bucket.prompt_tokens + bucket.output_tokens
+    least = min(seconds, bucket.requests, tokens_seconds, bucket.prompt_tokens, bucket.output_tokens, bucket.replica_seconds)
+    total = bucket.start_s + bucket.requests + bucket.prompt_tokens + bucket.output_tokens + bucket.replica_seconds
     return least >= 0 and math.isfinite(total) and seconds <= BUCKET_S * 1.001 and tokens_seconds <= BUCKET_S * 1.001

@@ -1,8 +1,10 @@
 """The default policy: floors from arithmetic, triggers from the queue, and no step down without proof. One term binds.
 
-``decide`` reads in five steps: see, remember, floors and triggers, the way down or a hold, the cap. Floors and triggers
-take effect at once and at their maximum; everything that would lower the count must pass `scale_in`. What it trades away
-is money for a quarter of an hour after each peak.
+``decide`` reads in five steps: see, remember, floors and triggers, the way down or a hold, the caps. Floors and triggers
+take effect at once and at their maximum; everything that would lower the count must pass `scale_in`. With an hour of
+history the forecast's worth (`outlook`, `economics`) takes the place of margins and long calms.
+
+What is learned at one look (lengths aside) counts from the next one on: at any one look more load never means fewer replicas.
 
 A driver that keeps the largest ramp of each day takes ``present_ramp_per_s2`` from the numbers of the ``buffer`` term:
 a bare difference of two readings is mostly chance, and would buy replicas for weeks.
@@ -15,32 +17,20 @@ import msgspec
 
 from forebay.domain.roster import Posture
 from forebay.domain.scaling import MEMORY_BYTES_MAX, Decision, Observation, Term, TermKind
-from forebay.scaling import alerts, arrivals, floors, scale_in, triggers
+from forebay.scaling import alerts, arrivals, caps, economics, outlook, scale_in, shapes, sustained, weighing
 from forebay.scaling import memory as memories
 from forebay.scaling import sight as sights
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.memory import Held, Memory, held
 from forebay.scaling.schedule import Schedule
 from forebay.scaling.sight import Sight
+from forebay.scaling.triggers import too_long
+from forebay.scaling.weighing import Reasons
 from forebay.spec.types import CalendarEntry, Scaling, Slo
 
 NOW_S_MAX = 1e12
 UNSEEN_S_MIN = 120.0
 """Two looks further apart than this (or five intervals, where those are longer) leave the time between them unobserved."""
-
-
-class _Reasons(msgspec.Struct, frozen=True):
-    """Everything that was weighed, before the cap."""
-
-    terms: tuple[Term, ...]
-    """Floors and triggers."""
-    lower: Term | None
-    """A hold or a step down; None where floors or triggers want all there is."""
-    demand: arrivals.Demand | None
-
-    @property
-    def wanted(self) -> int:
-        return max(term.replicas for term in self.terms)
 
 
 class QueueFirst:
@@ -53,12 +43,16 @@ class QueueFirst:
         calendar: Sequence[CalendarEntry] = (),
         pool: str = "",
         slo: Slo = Slo(),
+        wake_s: float = math.inf,
     ) -> None:
+        """``wake_s``: how long a first request may wait for a start from zero; a longer start keeps one replica awake."""
         self._settings = settings
         self._capacity = capacity
         self._pool = pool
         self._slo = slo
+        self._wake_s = wake_s
         self._schedule = Schedule(calendar, pool)
+        self._shaped = shapes.ShapedCapacity(capacity, settings, slo)
 
     def decide(self, observation: Observation) -> Decision:
         """Replicas wanted now, and why. Never raises: what can't be understood is held, with its reason."""
@@ -72,20 +66,28 @@ class QueueFirst:
 
     def _decide(self, observation: Observation) -> Decision:
         settings = self._settings
-        sight = sights.look(observation, settings)
+        sight = sights.look(observation, settings, self._capacity.cold_start_s)
         remembered = memories.rebased(memories.load(observation.memory), sight.now_s, observation.wall_s)
         memory = self._perceived(remembered, sight, observation.wall_s)
-        reasons = self._weighed(observation, sight, memory)
-        memory = self._calmed(memory, remembered, sight, reasons.wanted)
+        capacity = self._shaped.at(shapes.observed(memory.buckets, settings), memory.sustained)
+        reasons = self._weighed(observation, sight, memory, capacity)
+        memory = self._calmed(memory, remembered, sight, reasons)
         if reasons.lower is None and reasons.wanted < sight.desired:
-            lower = scale_in.step(sight, memory, settings, reasons.demand, reasons.wanted)
+            foreseen = scale_in.Foreseen(self._keep(memory, reasons), settings.forecast_calm_s) if reasons.keep is not None else None
+            lower = scale_in.step(sight, memory, settings, reasons.demand, reasons.wanted, foreseen)
             reasons = msgspec.structs.replace(reasons, lower=lower)
-        terms, binding = self._bound(reasons, sight)
+        terms, binding = _bound(reasons, sight)
+        memory = self._learned(memory, observation, sight, capacity)
         if binding.kind is TermKind.SCALE_IN:
             memory = msgspec.structs.replace(memory, stepped_s=sight.now_s)
         exhausted = self._exhausted(sight, reasons)
-        since_s = (memory.exhausted_since_s if memory.exhausted_since_s is not None else sight.now_s) if exhausted else None
-        memory = msgspec.structs.replace(memory, exhausted_since_s=since_s)
+        asked = binding.name == caps.ASK
+        memory = msgspec.structs.replace(
+            memory,
+            exhausted_since_s=_since(memory.exhausted_since_s, bool(exhausted), sight.now_s),
+            asked_since_s=_since(memory.asked_since_s, asked, sight.now_s),
+            lows=caps.lows(memory.lows, sight.now_s, binding.replicas),
+        )
         return Decision(
             pool=observation.pool,
             at_s=sight.now_s,
@@ -93,7 +95,7 @@ class QueueFirst:
             reason=binding.name,
             terms=terms,
             posture=Posture.SHED_PREEMPTIBLE if exhausted else Posture.OPEN,
-            alerts=alerts.raised(observation.pool, sight, memory, settings, self._slo, exhausted),
+            alerts=alerts.raised(observation.pool, sight, memory, settings, self._slo, exhausted, binding if asked else None),
             look_again_at_s=sight.now_s + settings.interval_s,
             memory=memories.dump(memory),
         )
@@ -103,7 +105,7 @@ class QueueFirst:
         elapsed_s, unseen_s = self._gap(memory, sight.now_s)
         now_s = sight.now_s
         rose = memory.now_s is not None and sight.ready > memory.ready
-        waiting = held(memory.waiting, triggers.too_long(sight, self._settings), now_s, elapsed_s, unseen_s)
+        waiting = held(memory.waiting, too_long(sight, self._settings), now_s, elapsed_s, unseen_s)
         if rose and waiting.since_s is not None:
             waiting = Held(now_s, waiting.blind)
         breach = None if sight.attainment is None else sight.attainment < self._slo.attainment
@@ -118,75 +120,82 @@ class QueueFirst:
             unknown_since_s={key: min(now_s, memory.unknown_since_s.get(key, now_s)) for key in blind},
             ready=sight.ready,
             ready_rose_s=now_s if rose else memory.ready_rose_s,
-            buckets=arrivals.recorded(memory.buckets, now_s, elapsed_s, sight.arrival_per_s, sight.tokens_per_s),
+            buckets=arrivals.recorded(memory.buckets, now_s, elapsed_s, sight.arrival_per_s, sight.tokens_per_s, sight.ready),
         )
 
-    def _calmed(self, memory: Memory, before: Memory, sight: Sight, wanted: int) -> Memory:
+    def _calmed(self, memory: Memory, before: Memory, sight: Sight, reasons: Reasons) -> Memory:
         elapsed_s, unseen_s = self._gap(before, sight.now_s)
         blind_s = sight.now_s - memory.unknown_since_s.get("", sight.now_s)
-        holds = scale_in.calm(sight, self._settings, wanted, blind_s)
-        return msgspec.structs.replace(memory, calm=held(memory.calm, holds, sight.now_s, elapsed_s, unseen_s))
+        keeps = memory.keeps
+        if reasons.keep is None:
+            holds = scale_in.calm(sight, self._settings, reasons.wanted, blind_s)
+        else:
+            holds = scale_in.quiet(sight, self._settings, blind_s)
+            keeps = memories.peaks(keeps, sight.now_s, reasons.keep, self._settings.forecast_calm_s, most=True)
+        return msgspec.structs.replace(memory, calm=held(memory.calm, holds, sight.now_s, elapsed_s, unseen_s), keeps=keeps)
+
+    def _keep(self, memory: Memory, reasons: Reasons) -> int:
+        return max([reasons.keep or 0, *(peak.replicas for peak in memory.keeps)])
 
     def _gap(self, memory: Memory, now_s: float) -> tuple[float, float]:
         """Seconds since the last look, and how many of them were unobserved."""
         elapsed_s = max(0.0, now_s - memory.now_s) if memory.now_s is not None else 0.0
         return elapsed_s, elapsed_s if elapsed_s > max(UNSEEN_S_MIN, 5 * self._settings.interval_s) else 0.0
 
-    def _weighed(self, observation: Observation, sight: Sight, memory: Memory) -> _Reasons:
-        """Floors, triggers, and the hold where something isn't known."""
-        settings, capacity = self._settings, self._capacity
-        cold_start_s = sight.cold_start_s if sight.cold_start_s is not None else float(round(capacity.cold_start_s))
-        terms = [floors.minimum(settings)]
+    def _weighed(self, observation: Observation, sight: Sight, memory: Memory, capacity: PoolCapacity) -> Reasons:
+        """Floors, triggers, caps, and the hold where something isn't known."""
+        settings = self._settings
+        cold_start_s = self._cold_start_s(sight)
         missing = sight.missing
         try:
             active = self._schedule.active(observation.wall_s, cold_start_s) if len(self._schedule) else None
         except (ValueError, OverflowError):
             active = None
             missing = " and ".join(filter(None, (missing, "the time of day")))
-        if active is not None:
-            terms.append(floors.scheduled(active, observation.wall_s))
-        demand = None
-        present = arrivals.present_ramp_per_s2(memory.buckets, sight.now_s, settings.noise_sigmas)
-        if sight.arrival_per_s is not None:
-            sigmas = settings.noise_sigmas * (arrivals.RISING_DOUBT if present > 0 else 1.0)
-            demand = arrivals.demand(memory.buckets, sight.now_s, capacity, sigmas)
-        if capacity.rate_per_s is None and capacity.prompt_tokens_per_s is None and capacity.output_tokens_per_s is None:
-            terms.append(floors.unmeasured(capacity))
-        if demand is not None:
-            terms.append(floors.demanded(demand, capacity))
-            past = observation.past_ramps_per_s2
-            terms.append(floors.buffered(terms[-1].replicas, settings, capacity, present, past, cold_start_s) or terms[-1])
-            terms.append(floors.spared(terms[-1].replicas, settings) or terms[-1])
-        terms.append(triggers.kv(sight, memory, settings))
-        terms.append(triggers.queue(sight, memory, settings, capacity, demand, cold_start_s))
+        seen = outlook.seen(memory.learnt, memory.buckets, sight.now_s, self._horizon_s(sight)) if capacity.rate_per_s else None
+        prices = economics.prices(settings, self._slo, capacity.replica_hour_usd, cold_start_s)
+        facts = weighing.Facts(
+            sight,
+            memory,
+            settings,
+            capacity,
+            cold_start_s,
+            observation.wall_s,
+            observation.past_ramps_per_s2,
+            active,
+            seen if settings.forecast else None,
+            prices,
+            self._wake_s,
+        )
         hold = None
         if missing:
-            since_s = memory.unknown_since_s.get("", sight.now_s)
-            hold = Term(
-                "hold_unknown", TermKind.HOLD, sight.desired, f"{missing} not known: never fewer", {"unknown_s": sight.now_s - since_s}
-            )
-        return _Reasons(_distinct(terms), hold, demand)
+            unknown_s = sight.now_s - memory.unknown_since_s.get("", sight.now_s)
+            hold = Term("hold_unknown", TermKind.HOLD, sight.desired, f"{missing} not known: never fewer", {"unknown_s": unknown_s})
+        return weighing.weighed(facts, hold)
 
-    def _bound(self, reasons: _Reasons, sight: Sight) -> tuple[tuple[Term, ...], Term]:
-        """All terms with exactly one of them binding, and that one."""
-        terms = [*reasons.terms, *([reasons.lower] if reasons.lower is not None else [])]
-        most = self._settings.max_replicas
-        terms.append(Term("max", TermKind.CAP, most, f"never more than {most}", {"max": float(most)}))
-        if reasons.lower is not None and reasons.wanted < sight.desired:
-            index = len(terms) - 2
-        else:
-            index = next(place for place, term in enumerate(terms) if term.replicas == reasons.wanted)
-        if terms[index].replicas > most:
-            index = len(terms) - 1
-        terms[index] = msgspec.structs.replace(terms[index], binding=True)
-        return tuple(terms), terms[index]
+    def _learned(self, memory: Memory, observation: Observation, sight: Sight, capacity: PoolCapacity) -> Memory:
+        """``memory`` for the next look: outcomes of the forecast, and what replicas sustained."""
+        if not self._settings.forecast or observation.history is None:
+            return memory
+        corrects = self._capacity.profile is not None and sustained.due(memory, sight.now_s)
+        correction = sustained.learned(memory, sight, capacity, self._slo) if corrects else memory.sustained
+        horizon_s = self._horizon_s(sight)
+        learnt = outlook.learned(memory.learnt, memory.buckets, sight.now_s, observation.wall_s, horizon_s, observation.history)
+        return msgspec.structs.replace(memory, learnt=learnt, sustained=correction)
 
-    def _exhausted(self, sight: Sight, reasons: _Reasons) -> str:
+    def _cold_start_s(self, sight: Sight) -> float:
+        return sight.cold_start_s if sight.cold_start_s is not None else float(round(self._capacity.cold_start_s))
+
+    def _horizon_s(self, sight: Sight) -> float:
+        """What is asked for now serves then: the cold start, and the next look that may ask."""
+        return min(self._cold_start_s(sight) + self._settings.interval_s, outlook.HORIZON_S_MAX)
+
+    def _exhausted(self, sight: Sight, reasons: Reasons) -> str:
         """Why no more replicas come although they are wanted; empty if they do."""
-        most = self._settings.max_replicas
+        cap = caps.lowest(reasons.caps)
         pulled = max((term.replicas for term in reasons.terms if term.kind is TermKind.TRIGGER), default=0)
-        if pulled > most:
-            return f"{pulled} replicas are wanted and {most} is the most allowed"
+        if pulled > cap.replicas:
+            return f"{pulled} replicas are wanted and {cap.replicas} is the most allowed" + ("" if cap.name == "max" else f" ({cap.name})")
         if alerts.starved(sight):
             return f"all {sight.overdue} starts under way are overdue: no hardware comes"
         return ""
@@ -208,6 +217,23 @@ class QueueFirst:
         )
 
 
-def _distinct(terms: list[Term]) -> tuple[Term, ...]:
-    """``terms`` without the repetitions that stand for a floor that adds nothing."""
-    return tuple(term for place, term in enumerate(terms) if term not in terms[:place])
+def _bound(reasons: Reasons, sight: Sight) -> tuple[tuple[Term, ...], Term]:
+    """All terms with exactly one of them binding, and that one."""
+    terms = [*reasons.terms, *([reasons.lower] if reasons.lower is not None else [])]
+    if reasons.lower is not None and reasons.wanted < sight.desired:
+        index = len(terms) - 1
+    else:
+        index = next(place for place, term in enumerate(terms) if term.replicas == reasons.wanted)
+    cap = caps.lowest(reasons.caps)
+    if terms[index].replicas > cap.replicas:
+        index = len(terms) + reasons.caps.index(cap)
+    terms.extend(reasons.caps)
+    terms[index] = msgspec.structs.replace(terms[index], binding=True)
+    return tuple(terms), terms[index]
+
+
+def _since(before_s: float | None, holds: bool, now_s: float) -> float | None:
+    """Since when a condition has held, after one more look."""
+    if not holds:
+        return None
+    return before_s if before_s is not None else now_s

@@ -2,9 +2,14 @@
 
 Asymmetry is the point: a replica too many costs some dollars an hour, one too few costs every user their answer for as
 long as a start takes. So a step waits for a long calm in which nothing wanted what there is, then takes a tenth.
+
+Where an outlook sees as far as a start takes, it judges instead of the long calm and the fixed margin: what was worth keeping
+at any time of a short calm stays.
 """
 
 import math
+
+import msgspec
 
 from forebay.domain.scaling import Term, TermKind
 from forebay.domain.units import format_duration
@@ -13,6 +18,24 @@ from forebay.scaling.capacity import REPLICAS_MAX, whole_replicas
 from forebay.scaling.memory import Memory
 from forebay.scaling.sight import Sight
 from forebay.spec.types import Scaling
+
+QUIET_WAITING_PER_REPLICA = 0.5
+"""With an outlook, a queue up to this is the coming and going of a busy fleet."""
+
+
+class Foreseen(msgspec.Struct, frozen=True):
+    """What the outlook says about letting go."""
+
+    keep: int
+    """The most that were worth keeping at any time of the calm."""
+    calm_s: float
+
+
+def quiet(sight: Sight, settings: Scaling, blind_s: float) -> bool | None:
+    """With an outlook: whether hardly anything waits and KV leaves room for one replica fewer; None where that isn't known."""
+    if not sight.known or (sight.ready == 0 and sight.desired > 0):
+        return False if blind_s > settings.unknown_alert_s else None
+    return sight.waiting <= QUIET_WAITING_PER_REPLICA * sight.ready and _for_kv(sight, settings) < max(1, sight.desired)
 
 
 def calm(sight: Sight, settings: Scaling, wanted: int, blind_s: float) -> bool | None:
@@ -25,13 +48,14 @@ def calm(sight: Sight, settings: Scaling, wanted: int, blind_s: float) -> bool |
     return sight.waiting <= 0 and sight.kv_most < settings.in_kv_usage and wanted < sight.desired
 
 
-def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None, wanted: int) -> Term:
+def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None, wanted: int, foreseen: Foreseen | None = None) -> Term:
     """The next step down from ``sight.desired``, or a hold that says what it waits for. ``wanted``: floors and triggers."""
     desired = sight.desired
     held_s = memory.calm.for_s(sight.now_s)
+    calm_s = settings.in_calm_s if foreseen is None else foreseen.calm_s
     numbers = {"calm_s": held_s, "waiting": sight.waiting, "kv_usage": sight.kv_most}
-    if memory.calm.since_s is None or held_s < settings.in_calm_s:
-        state = f"calm for {format_duration(held_s)} of {format_duration(settings.in_calm_s)}"
+    if memory.calm.since_s is None or held_s < calm_s:
+        state = f"calm for {format_duration(held_s)} of {format_duration(calm_s)}"
         return _hold("hold_calm", desired, f"{state} ({sight.waiting:.0f} waiting, KV {sight.kv_most:.0%} used)", numbers)
     size = max(1, math.floor(round(desired * settings.in_step_fraction, 9)))
     if sight.pending > 0:
@@ -40,14 +64,16 @@ def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None,
         return _hold("hold_drain", desired, f"{sight.draining} still draining from the last step", numbers)
     if memory.stepped_s is not None and sight.now_s - memory.stepped_s < settings.in_step_every_s:
         return _hold("hold_step", desired, f"the last step was less than {format_duration(settings.in_step_every_s)} ago", numbers)
-    holding = max(_for_demand(demand, settings), _for_kv(sight, settings))
+    held = _for_demand(demand, settings) if foreseen is None else foreseen.keep
+    holding = max(held, _for_kv(sight, settings))
     target = max(desired - size, wanted, holding)
     numbers["holding"] = float(holding)
+    spare = f"{settings.in_margin:.0%} to spare" if foreseen is None else "what the forecast holds worth keeping"
     if target >= desired:
-        because = f"{desired - 1} would not hold the load with {settings.in_margin:.0%} to spare: that takes {holding}"
-        return _hold("hold_load", desired, because, numbers)
-    because = f"calm for {format_duration(held_s)}, and {target} hold the load with {settings.in_margin:.0%} to spare"
-    return Term("scale_in", TermKind.SCALE_IN, target, because, numbers)
+        return _hold("hold_load", desired, f"{desired - 1} would not hold the load with {spare}: that takes {holding}", numbers)
+    return Term(
+        "scale_in", TermKind.SCALE_IN, target, f"calm for {format_duration(held_s)}, and {target} hold the load with {spare}", numbers
+    )
 
 
 def _for_demand(demand: Demand | None, settings: Scaling) -> int:

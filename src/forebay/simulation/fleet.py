@@ -50,8 +50,8 @@ class SimulatedFleet(Protocol):
         back to the head of their lane (engine queueing: to another replica, or wait). Returns how many were cut."""
         ...
 
-    def read(self, row: int) -> ReplicaReadings:
-        """What a scrape of ``row`` shows now."""
+    def read(self, row: int, net: bool = False) -> ReplicaReadings:
+        """What a scrape of ``row`` shows now; ``net``: waiting, running and KV without the preemptible tiers."""
         ...
 
     def totals(self, tier: int) -> TierTotals:

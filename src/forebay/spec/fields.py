@@ -114,6 +114,46 @@ SHAPE = Record(
     ),
     Scaling,
 )
+FORECAST = Record(
+    "forecast",
+    "Demand at the end of a start, from the level, the seasons, and how far both were off before. Needs an hour of history.",
+    (
+        Field("on", Flag(), "Hold what that demand is worth.", "forecast"),
+        Field("calm", duration(example="5m"), "Replaces `in.calm` where the forecast sees as far as a start takes.", "forecast_calm_s"),
+    ),
+    Scaling,
+)
+PRICES = Record(
+    "prices",
+    "What to weigh: a replica is held while what it is expected to serve is worth more than its idle time.",
+    (
+        Field(
+            "miss",
+            Number(0, 1e6, above=True, example=24),
+            "US dollars for a replica-hour of requests that are not served in time.",
+            "miss_usd",
+            default="6 × `idle`",
+        ),
+        Field(
+            "idle",
+            Number(0, 1e6, above=True, example=4),
+            "US dollars for an idle replica-hour.",
+            "idle_usd",
+            default="the replica's price",
+        ),
+    ),
+    Scaling,
+)
+ASK = Record(
+    "ask",
+    "Growth that somebody has to approve: until then the count is held there, with an alert.",
+    (
+        Field("above", Whole(0, REPLICAS_MAX, 10), "More replicas than this on top of the last hour's fewest.", "ask_above"),
+        Field("usd", Number(0, 1e7, example=40), "The same in US dollars an hour.", "ask_above_usd"),
+        Field("approved", Whole(0, REPLICAS_MAX, 40), "Approved: up to this many replicas nobody is asked.", "approved_replicas"),
+    ),
+    Scaling,
+)
 SCALING = Record(
     "scaling",
     "How many replicas, and when that changes.",
@@ -127,6 +167,11 @@ SCALING = Record(
             default="the same as `min`, at least 1",
         ),
         Field("spare", Whole(0, REPLICAS_MAX, 0), "Replicas on top of demand, for the failure of as many.", "spare_replicas"),
+        Field("domains", Whole(1, 1000, 3), "Failure domains that replicas are spread over; the rest serves if one fails.", "domains"),
+        Field("budget", Number(0, 1e7, above=True, example=100), "US dollars an hour, never more.", "budget_usd_per_hour"),
+        Field("ask", ASK, ASK.doc),
+        Field("forecast", FORECAST, FORECAST.doc),
+        Field("prices", PRICES, PRICES.doc),
         Field("interval", duration(least=0.1, example="1s"), "Time between two decisions.", "interval_s"),
         Field("out", SCALE_OUT, SCALE_OUT.doc),
         Field("in", SCALE_IN, SCALE_IN.doc),

@@ -112,7 +112,7 @@ def _command(engine: Got, problems: Problems) -> tuple[str, ...]:
 def _scaling(got: Got, engine: EngineKind, problems: Problems) -> Scaling:
     scaling = got.record_of("scaling")
     values = scaling.filled()
-    for key in ("out", "in", "shape"):
+    for key in ("out", "in", "shape", "forecast", "prices", "ask"):
         values.update(scaling.record_of(key).filled())
     if engine.kind == "attach":
         count = max(1, len(engine.attach))
@@ -144,6 +144,7 @@ def _check(got: Got, engine: EngineKind, built: Scaling, profile: Profile | None
     if profile is not None and tokens > profile.context_tokens and scaling.record_of("shape").good():
         allowed = f"prompt and output of at most {profile.context_tokens} together, the context of {profile.name}"
         problems.add(scaling.at("shape"), f"{tokens} tokens", allowed)
+    _check_prices(scaling, built, profile, problems)
     unknown_start = profile is None and built.cold_start_s is None and engine.kind == "attach"
     if built.buffer and built.ramp_per_s2 > 0 and unknown_start and got.good("profile") and scaling.good("cold_start"):
         problems.add(
@@ -152,6 +153,20 @@ def _check(got: Got, engine: EngineKind, built: Scaling, profile: Profile | None
             "a duration such as 5m",
             "a ramp needs it to size the buffer: add it, a profile, or buffer: false",
         )
+
+
+def _check_prices(scaling: Got, built: Scaling, profile: Profile | None, problems: Problems) -> None:
+    """Report dollars that can't be turned into replicas."""
+    if profile is not None and profile.gpu_hour_usd > 0:
+        return
+    for got, key, given in ((scaling, "budget", built.budget_usd_per_hour), (scaling.record_of("ask"), "usd", built.ask_above_usd)):
+        if given is not None:
+            problems.add(
+                got.at(key),
+                f"{given:g} US dollars an hour for replicas without a price",
+                "a pool whose price is known",
+                "give its hardware or its profile a price",
+            )
 
 
 def check_urls(pools: Mapping[str, Got], problems: Problems) -> None:

@@ -76,7 +76,7 @@ class EngineKind(msgspec.Struct, frozen=True):
 
 
 class Scaling(msgspec.Struct, frozen=True):
-    """Every threshold of the first policy; defaults are the issue's and the field's."""
+    """Every threshold of the policy; defaults are the field's, and what the benchmarks' traces taught."""
 
     min_replicas: int = 1
     max_replicas: int = 1
@@ -112,6 +112,23 @@ class Scaling(msgspec.Struct, frozen=True):
     drain_s_max: float = 600.0
     pending_alert_s: float = 300.0
     unknown_alert_s: float = 120.0
+    forecast: bool = True
+    """Hold what demand will be worth when a start is over, once there is an hour of history."""
+    forecast_calm_s: float = 300.0
+    """The calm before a scale-in where the forecast sees as far as a start takes."""
+    miss_usd: float | None = None
+    """What a replica-hour of requests not served in time costs; default: six idle replica-hours."""
+    idle_usd: float | None = None
+    """What an idle replica-hour costs; default: the replica's price."""
+    domains: int = 1
+    """Failure domains the replicas are spread over; one of them may fail. 1: nothing is spared for that."""
+    budget_usd_per_hour: float | None = None
+    ask_above: int | None = None
+    """Growth within an hour, in replicas, that nobody has to approve; None: any."""
+    ask_above_usd: float | None = None
+    """The same in US dollars an hour."""
+    approved_replicas: int = 0
+    """Up to this many are approved already."""
 
 
 class CalendarEntry(msgspec.Struct, frozen=True):

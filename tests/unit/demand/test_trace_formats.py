@@ -61,6 +61,15 @@ def test_jsonl_takes_seconds_or_dates_and_a_tier():
     assert [row.at_s for row in rows(dated % 3 + dated % 5, "jsonl")] == [0.0, 2.0]
 
 
+def test_a_csv_has_named_columns_and_a_ledger_unix_time():
+    text = "tier,when,prompt_tokens,output_tokens,note\nbatch,0.5,1,2,x\n,1.5,3,4,y\n"
+    assert list(read(text.splitlines(), "csv", "t", columns={"at_s": "when"})) == [TraceRow(0.5, 1, 2, "batch"), TraceRow(1.5, 3, 4)]
+    dated = "timestamp,prompt_tokens,output_tokens\n2026-01-01T00:00:03Z,1,1\n2026-01-01T01:00:05+01:00,1,1\n"
+    assert [row.at_s for row in rows(dated, "csv")] == [0.0, 2.0]
+    ledger = '{"wall_s": 1700000000.25, "prompt_tokens": 1, "output_tokens": 1}\n{"wall_s": 1700000001.5, "prompt_tokens": 1, "output_tokens": 1}\n'
+    assert [row.at_s for row in rows(ledger, "ledger")] == [0.0, 1.25]
+
+
 @pytest.mark.parametrize(
     ("trace_format", "text", "line", "found"),
     [
@@ -78,6 +87,14 @@ def test_jsonl_takes_seconds_or_dates_and_a_tier():
         ("jsonl", '{"at_s": 0, "prompt_tokens": 1, "output_tokens": 1, "tier": 3}', 1, "tier"),
         ("jsonl", '{"prompt_tokens": 1, "output_tokens": 1}', 1, "None"),
         ("jsonl", '\n{"at_s": 0, "prompt_tokens": 1.5, "output_tokens": 1}', 2, "1.5"),
+        ("azure", AZURE + "2023-11-16 18:17:04.1,5,1\n2023-11-16 18:17:04.1,5,1", 3, "the row before comes again"),
+        ("azure", AZURE + "2024-10-27 02:59:59,5,1\n2024-10-27 02:00:01,5,1", 3, "summer time"),
+        ("csv", "at_s,prompt_tokens,output_tokens\n1,2\n", 2, "2 fields"),
+        ("csv", "at_s,prompt_tokens,output_tokens\n-1,2,3\n", 2, "-1"),
+        ("csv", "time,prompt_tokens,output_tokens\n1,2,3\n", 1, "the header lacks a time"),
+        ("csv", "at_s,prompt_tokens,output_tokens,group,shared_tokens\n1,2,3,0,4\n", 2, "shared_tokens"),
+        ("ledger", '{"wall_s": 1e12, "prompt_tokens": 1, "output_tokens": 1}', 1, "1000000000000"),
+        ("ledger", '{"at_s": 1, "prompt_tokens": 1, "output_tokens": 1, "group": 1.5}', 1, "group"),
         ("burstgpt", "Timestamp,Request tokens,Response tokens\nnan,1,1", 2, "nan"),
     ],
 )
@@ -108,8 +125,8 @@ def test_lenient_reading_counts_broken_rows_and_keeps_the_first_problem():
 def test_a_wrong_header_or_format_is_an_error_even_when_lenient():
     with pytest.raises(BadInput, match="the header lacks"):
         rows("a,b,c\n1,2,3\n", "azure", lenient=True)
-    with pytest.raises(BadInput, match="allowed: azure, mooncake, burstgpt, jsonl"):
-        rows("", "csv")
+    with pytest.raises(BadInput, match="allowed: azure, mooncake, burstgpt, jsonl, csv, ledger"):
+        rows("", "parquet")
 
 
 def test_rows_too_far_out_of_order_are_late():
@@ -150,6 +167,8 @@ def test_no_text_at_all_raises_anything_but_bad_input(text, trace_format, with_h
         ("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type", "burstgpt"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1}', "mooncake"),
         ('{"at_s": 0, "prompt_tokens": 1, "output_tokens": 1}', "jsonl"),
+        ('{"wall_s": 1, "prompt_tokens": 1, "output_tokens": 1}', "ledger"),
+        ("at_s,prompt_tokens,output_tokens", "csv"),
         ("a,b,c", ""),
     ],
 )

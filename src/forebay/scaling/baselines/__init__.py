@@ -1,1 +1,5 @@
 """Other autoscalers' control laws as policies, faithful to their sources, faults included: what Forebay is compared with."""
+
+from forebay.scaling.baselines.registry import ABOUT, About, named
+
+__all__ = ["ABOUT", "About", "named"]

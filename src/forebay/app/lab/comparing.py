@@ -1,0 +1,148 @@
+"""A comparison: every policy on every seed, the clairvoyant schedule beside them, over the cores; then the sums."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from forebay.app.lab import summaries
+from forebay.app.lab.over_cores import over_cores
+from forebay.app.lab.policies import make
+from forebay.app.lab.summaries import Yardstick
+from forebay.app.lab.world import Prepared, opened, scenario
+from forebay.demand.arrays import ArrivalSource
+from forebay.domain.scaling import Policy
+from forebay.simulation.clairvoyant import Bound, clairvoyant
+from forebay.simulation.fast import FastFleet
+from forebay.simulation.lab import play
+from forebay.simulation.values import PolicySummary, RunResult, Scenario
+
+SECONDS_PER_HOUR = 3600.0
+Tell = Callable[[float], None]
+
+
+class Task(msgspec.Struct, frozen=True):
+    """One run. ``policy`` None: not a policy, the clairvoyant schedule."""
+
+    ready: Prepared
+    policy: str | None
+    seed: int
+    timeline: bool = False
+    """Keep it: it is most of a result, and only pictures want it."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """All runs, by policy in the order of their summaries, cheapest first."""
+
+    ready: Prepared
+    bound: Bound | None
+    summaries: tuple[PolicySummary, ...]
+    runs: dict[str, tuple[RunResult, ...]]
+    yardstick: Yardstick
+
+    def attained(self, name: str) -> float:
+        """Share of promises kept by the policy ``name``, in the tier that fares worst, over its seeds."""
+        shares = [summaries.attained(run, self.yardstick.promised_tiers) for run in self.runs[name]]
+        return sum(shares) / len(shares)
+
+    def verdict(self) -> str:
+        """What to tell whoever reads one sentence."""
+        return summaries.verdict(self.summaries, {name: self.attained(name) for name in self.runs}, self.yardstick.promise)
+
+
+def compared(ready: Prepared, names: Sequence[str], *, seeds: int, jobs: int, bound: bool, timelines: bool, tell: Tell) -> Comparison:
+    """Play ``names`` on ``seeds`` seeds. Raises BadInput for faults or policies that don't fit the pool."""
+    first = ready.request.seed
+    # The schedule takes longest: begun first, it is done when the others are.
+    tasks = [Task(ready, None, first)] if bound else []
+    tasks += [Task(ready, name, first + number, timelines and not number) for number in range(seeds) for name in names]
+    results: dict[int, RunResult | Bound] = dict(over_cores(work, tasks, jobs, tell))
+    runs: dict[str, list[RunResult]] = {name: [] for name in names}
+    found: Bound | None = None
+    for place in sorted(results):
+        result = results[place]
+        if isinstance(result, RunResult):
+            runs[result.policy].append(result)
+        else:
+            found = result
+    return summed(ready, found, {name: tuple(each) for name, each in runs.items()})
+
+
+def summed(ready: Prepared, bound: Bound | None, runs: dict[str, tuple[RunResult, ...]]) -> Comparison:
+    """The sums over ``runs``."""
+    yardstick = measure(ready, bound)
+    lines = summaries.ordered(summaries.summary(each, yardstick) for each in runs.values())
+    return Comparison(ready, bound, tuple(lines), {line.name: runs[line.name] for line in lines}, yardstick)
+
+
+def measure(ready: Prepared, bound: Bound | None) -> Yardstick:
+    """What every policy of this comparison is measured with."""
+    request, profile = ready.request, ready.request.pool.profile
+    hour_usd = profile.gpus * profile.gpu_hour_usd if profile is not None else 0.0
+    static_usd = ready.peak_replicas * ready.duration_s / SECONDS_PER_HOUR * hour_usd
+    tiers = tuple(tier.name for tier in request.tiers if not tier.preemptible)
+    return Yardstick(bound.gpu_hours if bound else None, static_usd if hour_usd else None, request.pool.slo.attainment, tiers)
+
+
+def work(task: Task, tell: Tell) -> RunResult | Bound:
+    """One run, in whatever process; the trace is opened anew and streamed."""
+    ready, request = task.ready, task.ready.request
+    world = scenario(ready, task.seed)
+
+    def arrivals() -> ArrivalSource:
+        return opened(request, task.seed, request.trace.start_s, request.trace.duration_s).source()
+
+    if task.policy is None:
+        spares = request.pool.scaling.spare_replicas
+        return clairvoyant(world, arrivals, fleet=FastFleet, cpu_clock=time.process_time, spares=spares, progress=tell)
+    result = play_one(ready, world, make(task.policy, ready), task.policy, task.seed, tell)
+    return result if task.timeline else msgspec.structs.replace(result, timeline=())
+
+
+def play_one(ready: Prepared, world: Scenario, policy: Policy, name: str, seed: int, tell: Tell) -> RunResult:
+    """``policy`` in ``world``, over the arrivals of ``ready``."""
+    request = ready.request
+    return play(
+        world,
+        policy,
+        opened(request, seed, request.trace.start_s, request.trace.duration_s).source(),
+        name=name,
+        fleet=FastFleet,
+        cpu_clock=time.process_time,
+        progress=tell,
+        past=ready.past,
+        pool=request.pool.name,
+    )
+
+
+def speed(run: RunResult) -> dict[str, float]:
+    """How fast the simulator was, decisions left out (they are the policy's)."""
+    return {
+        "requests": run.requests,
+        "wall_s": run.wall_s,
+        "requests_per_s": run.requests / run.wall_s if run.wall_s > 0 else 0.0,
+        "decide_s": run.decide_s,
+        "decisions": run.decisions,
+    }
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """For scripts: the bound, and each policy."""
+    bound, ready = comparison.bound, comparison.ready
+    return {
+        "bound_gpu_hours": bound.gpu_hours if bound else None,
+        "lower_bound_gpu_hours": bound.lower_bound_gpu_hours if bound else None,
+        "bound_attainment": bound.attainment if bound else None,
+        "bound_is_loose": bound.loose if bound else None,
+        "trace": ready.name,
+        "duration_s": ready.duration_s,
+        "requests": ready.survey.requests,
+        "mean_per_s": ready.survey.mean_per_s,
+        "peak_per_s": ready.survey.peak_per_s,
+        "static_replicas": ready.peak_replicas,
+        "promise": comparison.yardstick.promise,
+        "verdict": comparison.verdict(),
+        "notes": list(ready.notes),
+        "policies": [summaries.as_json(line, comparison.runs[line.name]) for line in comparison.summaries],
+    }

@@ -1,0 +1,77 @@
+"""Whether a pool could ever keep its promise: if not even an idle replica can, no policy will, and nothing is played.
+
+The answer names the limit that binds and the nearest that could: the smallest promise that this profile keeps, and the
+shipped profiles of the same model that keep the one that was made.
+"""
+
+import math
+from collections.abc import Mapping
+
+from forebay.domain.errors import BadInput
+from forebay.domain.profile import Profile
+from forebay.domain.units import format_duration
+from forebay.engine.capacity import Binding, CapacityAtSlo, at_slo
+from forebay.spec.problems import listed
+from forebay.spec.types import Pool, Slo
+
+LOOSENED_MAX = 1000.0
+"""A promise this many times as loose is no longer "nearest"."""
+_HALVINGS = 24
+SIGNIFICANT = 2
+"""Digits of a promise that is proposed; rounded up."""
+
+
+def require(pool: Pool, shape: tuple[int, int], profiles: Mapping[str, Profile]) -> CapacityAtSlo:
+    """What a replica of ``pool`` serves within its promise, for requests of ``shape`` (prompt, output tokens).
+
+    Raises BadInput where that is nothing: no profile, or a promise that no replica keeps.
+    """
+    profile = pool.profile
+    if profile is None:
+        raise BadInput(f"pools.{pool.name}: found no profile, allowed: one; a fleet can be simulated only with the physics of its engines")
+    found = _state(profile, shape, pool.slo)
+    if found.requests_per_s:
+        return found
+    nearest = _nearest(profile, shape, pool.slo, found.binding)
+    others = [
+        name
+        for name, other in profiles.items()
+        if other.model == profile.model and other.context_tokens >= sum(shape) and _state(other, shape, pool.slo).requests_per_s
+    ]
+    hints = [nearest] if nearest else []
+    if others:
+        hints.append(f"profiles of the same model that keep it: {listed(sorted(others), most=4)}")
+    raise BadInput(
+        f"pools.{pool.name}: no replica of {profile.name} can keep first token {format_duration(pool.slo.ttft_s)} and "
+        f"{format_duration(pool.slo.itl_s)} a token for requests of {shape[0]:,} + {shape[1]:,} tokens; {found.binding} binds: "
+        f"{found.because} {'; '.join(hints)}".rstrip()
+    )
+
+
+def _state(profile: Profile, shape: tuple[int, int], slo: Slo) -> CapacityAtSlo:
+    return at_slo(profile, shape[0], shape[1], slo.ttft_s, slo.itl_s)
+
+
+def _nearest(profile: Profile, shape: tuple[int, int], slo: Slo, binding: Binding) -> str:
+    """The smallest looser value of the promise that binds; empty where loosening it helps nothing."""
+    limits = {Binding.ITL: ("itl", slo.itl_s), Binding.TTFT: ("ttft", slo.ttft_s)}
+    if binding not in limits:
+        return ""
+    name, promised_s = limits[binding]
+
+    def keeps(value_s: float) -> bool:
+        ttft_s, itl_s = (value_s, slo.itl_s) if name == "ttft" else (slo.ttft_s, value_s)
+        return at_slo(profile, shape[0], shape[1], ttft_s, itl_s).requests_per_s > 0
+
+    low, high = promised_s, promised_s * LOOSENED_MAX
+    if not keeps(high):
+        return ""
+    for _ in range(_HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if keeps(middle) else (middle, high)
+    return f"The nearest that it can keep is {name}: {format_duration(_rounded_up(high))}"
+
+
+def _rounded_up(value: float) -> float:
+    unit = 10.0 ** (math.floor(math.log10(value)) - SIGNIFICANT + 1)
+    return math.ceil(value / unit) * unit

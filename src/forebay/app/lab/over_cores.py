@@ -1,0 +1,83 @@
+"""Runs over the cores: one task is one policy on one seed, so that memory is what the processes under way need, however many there are.
+
+Results come back as they are done, and all along each task tells how far it is. With one process nothing is forked at all.
+"""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from forebay.domain.errors import ForebayError
+
+JOBS_MAX = 256
+LOOK_S = 0.25
+"""How often progress is looked at."""
+T = TypeVar("T")
+R = TypeVar("R")
+Tell = Callable[[float], None]
+Work = Callable[[T, Tell], R]
+
+_shares: MutableSequence[float] = []
+"""In a worker: how far each task is, shared with the parent."""
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return min(JOBS_MAX, len(os.sched_getaffinity(0)))
+
+
+def over_cores(work: Work[T, R], tasks: Sequence[T], jobs: int, tell: Tell) -> Iterator[tuple[int, R]]:
+    """``(place in tasks, result)`` of every task, in the order in which they are done; ``work`` and tasks can be pickled.
+
+    ``work`` gets a task and whom to tell the fraction of it that is done; ``tell`` is told the fraction of all. What ``work``
+    raises is raised here, and what has not begun is not begun any more. A worker that dies is a ForebayError.
+    """
+    jobs = max(1, min(jobs, len(tasks), JOBS_MAX))
+    if jobs == 1:
+        for place, task in enumerate(tasks):
+            yield place, work(task, lambda share, place=place: tell((place + share) / len(tasks)))  # type: ignore[misc]
+        return
+    # A forked child of a process with threads (a progress bar's) may hang on a lock that nobody in it will release.
+    context = multiprocessing.get_context("forkserver")
+    shares = context.Array("d", len(tasks), lock=False)
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(shares,))
+    try:
+        for place, result in _done(pool, work, tasks, jobs, lambda: tell(sum(shares) / len(tasks))):
+            shares[place] = 1.0
+            yield place, result
+    except BrokenProcessPool:
+        raise ForebayError("a worker process died; if memory ran out, try again with --jobs 1") from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _done(pool: ProcessPoolExecutor, work: Work[T, R], tasks: Sequence[T], jobs: int, look: Callable[[], None]) -> Iterator[tuple[int, R]]:
+    """A task is handed over when a process is free for it: queued ones would begin even after an error."""
+    running: dict[Future[R], int] = {}
+    following = iter(enumerate(tasks))
+    while True:
+        while len(running) < jobs and (task := next(following, None)) is not None:
+            running[pool.submit(_work, work, task[0], task[1])] = task[0]
+        if not running:
+            return
+        done, _ = wait(running, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+        look()
+        for future in done:
+            yield running.pop(future), future.result()
+
+
+def _begin(shares: Any) -> None:
+    """In a worker. Ctrl-C reaches every process of the terminal: a worker just ends, only the parent speaks."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    globals()["_shares"] = shares
+
+
+def _work(work: Work[T, R], place: int, task: T) -> R:
+    def tell(share: float) -> None:
+        _shares[place] = share
+
+    return work(task, tell)

@@ -1,0 +1,143 @@
+"""A pool's own past as arrivals: what its controller saw come, bucket by bucket, becomes requests again, drawn from the seed.
+
+A bucket says how many requests came and how long they were on average; when in the bucket, and how lengths vary, is drawn.
+A bucket of which nothing is known has no arrivals here: it is counted, so that whoever reads the result knows.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from forebay.adapters.sqlite import SqliteStore
+from forebay.app.traces import Chances, OpenedTrace
+from forebay.app.wiring import STORE_FILE
+from forebay.demand import intensity, synthesis
+from forebay.demand.arrays import Arrivals, ArrivalSource
+from forebay.demand.lengths import LENGTH_CV
+from forebay.demand.trace import TOKENS_MAX, Counts
+from forebay.domain.errors import BadInput
+from forebay.domain.scaling import History, Observation
+from forebay.domain.signal import Known
+
+BUCKET_S = 60.0
+"""As the controller looks each second, a minute's mean of its readings says what came in it."""
+SQLITE_MAGIC = b"SQLite format 3"
+PAGE_ROWS = 2000
+"""Decisions read from the store at once."""
+_Floats = npt.NDArray[np.float64]
+
+
+def is_state(path: Path) -> bool:
+    """Whether ``path`` is a state folder (or one that isn't there yet) or its file, and no trace."""
+    if not path.is_file():
+        return True
+    with path.open("rb") as file:
+        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+
+
+def read(path: Path, pool: str) -> History:
+    """What the controller whose state is in the folder ``path`` (or its file) saw come to ``pool``.
+
+    Raises BadInput where there is no history, or none of this pool.
+    """
+    store = SqliteStore(path / STORE_FILE if path.is_dir() else path, read_only=True)
+    try:
+        sums = _Sums()
+        until_s: float | None = None
+        while records := store.decisions(pool, until_s, PAGE_ROWS):
+            for record in records:
+                sums.take(record.at_wall_s, record.observation)
+            oldest_s = records[-1].at_wall_s
+            # The newest of the next page is older than the oldest of this one.
+            until_s = math.nextafter(oldest_s, -math.inf)
+    finally:
+        store.close()
+    return sums.history(f"{path}: pool {pool}")
+
+
+class _Sums:
+    """Readings added up by bucket."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, list[float]] = {}
+
+    def take(self, wall_s: float, seen: Observation) -> None:
+        """One look at the pool."""
+        rates = [seen.arrival_per_s, seen.arrival_prompt_tokens_per_s, seen.arrival_output_tokens_per_s]
+        known = [signal.value for signal in rates if isinstance(signal, Known)]
+        if len(known) < len(rates):
+            return
+        sums = self._buckets.setdefault(math.floor(wall_s / BUCKET_S), [0.0, 0.0, 0.0, 0.0])
+        for place, value in enumerate((1.0, *known)):
+            sums[place] += value
+
+    def history(self, name: str) -> History:
+        if not self._buckets:
+            raise BadInput(f"{name}: no demand is recorded; is it a pool of this configuration that has run with `forebay up`?")
+        first, last = min(self._buckets), max(self._buckets)
+        columns = np.full((3, last - first + 1), np.nan, "<f4")
+        for bucket, (looks, *sums) in self._buckets.items():
+            columns[:, bucket - first] = [BUCKET_S * total / looks for total in sums]
+        return History(first * BUCKET_S, BUCKET_S, *(column.tobytes() for column in columns))
+
+
+class Buckets:
+    """The columns of a history, unpacked; NaN where nothing is known."""
+
+    def __init__(self, history: History) -> None:
+        self.bucket_s = history.bucket_s
+        self.requests, prompts, outputs = (
+            np.frombuffer(column, "<f4").astype(np.float64) for column in (history.requests, history.prompt_tokens, history.output_tokens)
+        )
+        came = np.maximum(np.nan_to_num(self.requests), 1e-9)
+        self.prompt_means = np.nan_to_num(prompts) / came
+        self.output_means = np.nan_to_num(outputs) / came
+
+    @property
+    def duration_s(self) -> float:
+        """All buckets."""
+        return len(self.requests) * self.bucket_s
+
+    @property
+    def unknown(self) -> int:
+        """Buckets of which nothing is known."""
+        return int(np.isnan(self.requests).sum())
+
+
+def opened(
+    past: History, name: str, tiers: Mapping[str, float], span: tuple[float, float | None], rate_scale: float, cv: float, seed: int
+) -> OpenedTrace:
+    """The part of ``past`` of ``span`` (start, length; None: the rest) as a trace of rates.
+
+    ``tiers``: the weight of each, most important first; ``cv``: variation of the gaps. Raises BadInput where the part is empty, or no request is known in it.
+    """
+    buckets, (start_s, duration_s) = Buckets(past), span
+    chances = Chances(seed)
+    try:
+        rates = intensity.level(np.nan_to_num(buckets.requests) / buckets.bucket_s, buckets.bucket_s)
+        rates = rates.window(start_s, math.inf if duration_s is None else duration_s).scaled(rate_scale)
+    except ValueError:
+        raise BadInput(f"{name}: nothing is recorded from {start_s:g} s on; there are {buckets.duration_s:g} s") from None
+    if not rates.cumulated()[-1] > 0:
+        raise BadInput(f"{name}: no request is recorded in the {rates.duration_s:g} s from {start_s:g} s on")
+
+    def source() -> ArrivalSource:
+        lengths = chances("lengths")
+        times = synthesis.times(rates, cv, chances("gaps"))
+        return synthesis.tiered((_requests(buckets, at_s, start_s, lengths) for at_s in times), list(tiers.values()), chances("tiers"))
+
+    return OpenedTrace(name, source, rates, past.start_wall_s + start_s, Counts(), list(tiers), rate_only=True)
+
+
+def _requests(past: Buckets, at_s: _Floats, start_s: float, chance: np.random.Generator) -> Arrivals:
+    place = np.minimum(((at_s + start_s) / past.bucket_s).astype(np.int64), len(past.requests) - 1)
+    sigma = math.sqrt(math.log1p(LENGTH_CV * LENGTH_CV))
+
+    def drawn(means: _Floats) -> npt.NDArray[np.int32]:
+        spread = chance.lognormal(-sigma * sigma / 2, sigma, len(at_s))
+        return np.clip(np.rint(means[place] * spread), 1, TOKENS_MAX).astype(np.int32)
+
+    return synthesis.bare(at_s, drawn(past.prompt_means), drawn(past.output_means))

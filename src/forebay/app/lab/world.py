@@ -1,0 +1,195 @@
+"""From a request to the world it describes: the trace opened, surveyed, and the scenario that every policy is played in."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from forebay.app.lab import feasible, recorded
+from forebay.app.lab.faults import FaultPlan
+from forebay.app.lab.peak import smallest_fleet
+from forebay.app.lab.request import LabRequest
+from forebay.app.lab.survey import HOUR_S, MINUTE_S, Survey, Surveyed
+from forebay.app.traces import OpenedTrace, open_arrivals
+from forebay.demand import synthesis
+from forebay.demand.arrays import ArrivalSource
+from forebay.domain.errors import BadInput
+from forebay.domain.scaling import History
+from forebay.engine.capacity import at_slo
+from forebay.engine.catalogue import PROFILES
+from forebay.scaling.capacity import whole_replicas
+from forebay.simulation.lab_scenario import scenario_from
+from forebay.simulation.values import Actuator, Scenario
+
+HISTORY_S_MAX = 28 * 86_400.0
+"""What came before the span is history, as far back as policies look."""
+HISTORY_BUCKET_S = 300.0
+SHAPE_FACTOR_MAX = 1.5
+"""Lengths that are off by more than this make targets that are derived from the declared ones wrong."""
+TIMELINE_ROWS_MAX = 10_080
+"""Rows of a timeline: a week of minutes; longer runs have longer rows."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What all runs of a comparison have in common. It is found once, and travels with each task."""
+
+    request: LabRequest
+    name: str
+    """Of the trace."""
+    duration_s: float
+    start_wall_s: float
+    """Unix time of second 0; 0: the trace doesn't say."""
+    survey: Survey
+    peak_replicas: int
+    """The smallest fixed fleet that keeps the promise through the busiest hour; the pool's most where none does."""
+    initial_replicas: int
+    past: History | None
+    notes: tuple[str, ...]
+
+
+def opened(request: LabRequest, seed: int, start_s: float, duration_s: float | None) -> OpenedTrace:
+    """The arrivals of ``request`` in a span. Raises BadInput for a trace that can't be used."""
+    trace, scaling = request.trace, request.pool.scaling
+    if trace.recorded is not None:
+        names = [tier.name for tier in request.tiers]
+        weights = dict(zip(names, synthesis.tier_weights(names, dict(trace.tiers) or None), strict=True))
+        return recorded.opened(trace.recorded, trace.path, weights, (start_s, duration_s), trace.rate_scale, trace.gap_cv, seed)
+    return open_arrivals(
+        Path(trace.path),
+        trace.trace_format,
+        lengths=Path(trace.lengths) if trace.lengths else None,
+        shape=(scaling.prompt_tokens, scaling.output_tokens),
+        tiers=[tier.name for tier in request.tiers],
+        tier_weights=dict(trace.tiers) or None,
+        start_s=start_s,
+        duration_s=duration_s,
+        rate_scale=trace.rate_scale,
+        noise=trace.noise,
+        cv=trace.gap_cv,
+        column=trace.column,
+        seed=seed,
+        lenient=trace.lenient,
+    )
+
+
+def prepared(request: LabRequest, tell: Callable[[str], None]) -> Prepared:
+    """Read the trace once, and find what the pool would need for it. Raises BadInput where it could never serve it.
+
+    ``tell`` is told what is being done: reading a month takes a while.
+    """
+    scaling, slo, profile = request.pool.scaling, request.pool.slo, request.pool.profile
+    feasible.require(request.pool, (scaling.prompt_tokens, scaling.output_tokens), PROFILES)
+    assert profile is not None
+    tell("reading the trace")
+    trace = opened(request, request.seed, request.trace.start_s, request.trace.duration_s)
+    found = _surveyed(request, trace, MINUTE_S).survey()
+    prompt = max(1, min(round(found.prompt_tokens_mean), profile.context_tokens - 1))
+    output = max(1, min(round(found.output_tokens_mean), profile.context_tokens - prompt))
+    state = at_slo(profile, prompt, output, slo.ttft_s, slo.itl_s)
+    rate = state.requests_per_s or feasible.require(request.pool, (prompt, output), PROFILES).requests_per_s
+    ready = Prepared(
+        request=request,
+        name=trace.name,
+        duration_s=trace.duration_s,
+        start_wall_s=trace.start_wall_s,
+        survey=found,
+        peak_replicas=max(1, whole_replicas(found.busiest_per_s / rate)),
+        initial_replicas=1,
+        past=_past(request, trace.start_wall_s),
+        notes=(),
+    )
+    tell("playing the busiest hour")
+    peak, holds = _peak(ready)
+    # How much more than the formula the real hour takes is what the first minutes take too.
+    first = whole_replicas(found.first_per_s / rate * max(1.0, peak * rate / max(found.busiest_per_s, 1e-9))) if holds else peak
+    return msgspec.structs.replace(
+        ready,
+        peak_replicas=max(peak, scaling.min_replicas),
+        initial_replicas=min(max(first, scaling.min_replicas, 1), scaling.max_replicas),
+        notes=tuple(_notes(request, found, peak, holds)),
+    )
+
+
+def ending(request: LabRequest, last_s: float) -> LabRequest:
+    """``request`` for the last ``last_s`` of its trace; all of it where it is shorter."""
+    whole_s = opened(request, request.seed, request.trace.start_s, None).duration_s
+    start_s = request.trace.start_s + max(0.0, whole_s - last_s)
+    return msgspec.structs.replace(request, trace=msgspec.structs.replace(request.trace, start_s=start_s, duration_s=None))
+
+
+def _peak(ready: Prepared) -> tuple[int, bool]:
+    request, found = ready.request, ready.survey
+    start_s = request.trace.start_s + found.busiest_s
+    span_s = min(HOUR_S, ready.duration_s - found.busiest_s)
+
+    def arrivals() -> ArrivalSource:
+        return opened(request, request.seed, start_s, span_s).source()
+
+    calm = msgspec.structs.replace(ready, request=msgspec.structs.replace(request, faults=FaultPlan()), duration_s=span_s)
+    return smallest_fleet(scenario(calm, request.seed), arrivals, ready.peak_replicas, time.process_time)
+
+
+def scenario(ready: Prepared, seed: int) -> Scenario:
+    """The world for one seed. Raises BadInput for faults that don't fit into it."""
+    request = ready.request
+    base = scenario_from(
+        request.pool,
+        request.tiers,
+        duration_s=ready.duration_s,
+        # A trace without dates begins at the epoch, so that its past has a date too.
+        start_wall_s=ready.start_wall_s or request.trace.start_s,
+        initial_replicas=ready.initial_replicas,
+        seed=seed,
+    )
+    cold_start = msgspec.structs.replace(
+        base.cold_start, cv=request.start_cv, shared_bandwidth_bytes_per_s=request.shared_bandwidth_bytes_per_s
+    )
+    rules = msgspec.structs.replace(base.rules, queueing=request.queueing, dispatch=request.dispatch, order=request.order)
+    rows = max(1, math.ceil(ready.duration_s / MINUTE_S / TIMELINE_ROWS_MAX))
+    world = msgspec.structs.replace(
+        base,
+        rules=rules,
+        cold_start=cold_start,
+        scrape_delay_s=request.scrape_delay_s,
+        actuator=Actuator(request.actuator),
+        history_bucket_s=HISTORY_BUCKET_S,
+        timeline_s=rows * MINUTE_S,
+    )
+    return request.faults.put_into(world)
+
+
+def _surveyed(request: LabRequest, trace: OpenedTrace, bucket_s: float) -> Surveyed:
+    promised = tuple(not tier.preemptible for tier in request.tiers)
+    return Surveyed(trace.duration_s, bucket_s, promised).take(trace.source())
+
+
+def _past(request: LabRequest, start_wall_s: float) -> History | None:
+    """What the trace has before the span: policies that learn from history may know it."""
+    span_s = math.floor(min(request.trace.start_s, HISTORY_S_MAX) / HISTORY_BUCKET_S) * HISTORY_BUCKET_S
+    if span_s <= 0:
+        return None
+    start_s = request.trace.start_s - span_s
+    try:
+        trace = opened(request, request.seed, start_s, span_s)
+    except BadInput:
+        # The span itself was read, and all before it: what is wrong here can only be that nothing came.
+        return None
+    return _surveyed(request, trace, HISTORY_BUCKET_S).history((start_wall_s or request.trace.start_s) - span_s)
+
+
+def _notes(request: LabRequest, found: Survey, peak: int, holds: bool) -> list[str]:
+    scaling, notes = request.pool.scaling, []
+    if not holds:
+        notes.append(
+            f"Not even {peak} replica{'s' if peak > 1 else ''}, the most allowed, keep{'' if peak > 1 else 's'} the promise through the "
+            f"busiest hour, with {found.busiest_per_s:.4g} requests/s: no policy can. Raise `max`, or loosen the promise."
+        )
+    declared, measured = (scaling.prompt_tokens, scaling.output_tokens), (found.prompt_tokens_mean, found.output_tokens_mean)
+    if any(not 1 / SHAPE_FACTOR_MAX <= mean / said <= SHAPE_FACTOR_MAX for mean, said in zip(measured, declared, strict=True)):
+        notes.append(
+            f"The pool declares requests of {declared[0]:,} + {declared[1]:,} tokens, the trace has {measured[0]:,.0f} + "
+            f"{measured[1]:,.0f} on average: set `shape` in the spec, since targets of most policies are derived from it."
+        )
+    return notes

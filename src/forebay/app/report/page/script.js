@@ -1,0 +1,463 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const policies = data.policies;
+  const SVG = "http://www.w3.org/2000/svg";
+  const LEFT = 46, RIGHT = 10, PHONE = 520;
+  const TERMS = ["#1c7ed6", "#37b24d", "#ae3ec9", "#f59f00", "#12b886", "#e64980", "#4c6ef5", "#82c91e", "#a0522d", "#15aabf"];
+  const byId = (id) => document.getElementById(id);
+  const node = (name, attributes = {}, text) => {
+    const made = document.createElementNS(SVG, name);
+    for (const key in attributes) made.setAttribute(key, attributes[key]);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+  const tag = (name, className, text) => {
+    const made = document.createElement(name);
+    if (className) made.className = className;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+  const endS = Math.max(1, ...policies.map((policy) => policy.lines.at_s.at(-1) || 0));
+  const state = { chosen: 0, beside: -1, from: 0, until: endS };
+
+  // Numbers and times, for people.
+  const number = (value) => {
+    if (value === null || value === undefined) return "–";
+    const size = Math.abs(value);
+    if (size >= 1000) return Math.round(value).toLocaleString("en");
+    return String(+value.toPrecision(size >= 10 ? 3 : 2));
+  };
+  const seconds = (value) => {
+    if (value === null || value === undefined) return "–";
+    if (value === 0) return "0";
+    if (value < 0.0995) return `${+(value * 1000).toPrecision(2)} ms`;
+    if (value < 1) return `${Math.round(value * 1000)} ms`;
+    return value < 100 ? `${+value.toPrecision(2)} s` : `${Math.round(value / 60)} min`;
+  };
+  const percent = (value) => (value === null || value === undefined ? "–" : `${+(value * 100).toFixed(value > 0.99 ? 2 : 1)} %`);
+  const dollars = (value) => (value === null || value === undefined ? "–" : (value < 0 ? "−$" : "$") + number(Math.abs(value)));
+  const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+  const two = (value) => String(value).padStart(2, "0");
+  const moment = (at, withDay = true) => {
+    if (!data.start_wall_s) {
+      const minutes = Math.round(at / 60);
+      return `${Math.floor(minutes / 60)}:${two(minutes % 60)} h`;
+    }
+    const date = new Date((data.start_wall_s + at) * 1000);
+    const clock = `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
+    return withDay ? `${DAYS[date.getUTCDay()]} ${clock}` : clock;
+  };
+  const timeTicks = (from, until, most) => {
+    const steps = [60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2419200];
+    const step = steps.find((each) => (until - from) / each <= most) || 4838400;
+    const offset = data.start_wall_s % step;
+    const ticks = [];
+    for (let at = Math.ceil((from + offset) / step) * step - offset; at <= until; at += step) ticks.push(at);
+    return ticks.map((at) => {
+      if (!data.start_wall_s) return [at, step >= 86400 ? `day ${Math.floor(at / 86400)}` : moment(at)];
+      const date = new Date((data.start_wall_s + at) * 1000);
+      const day = `${DAYS[date.getUTCDay()]} ${date.getUTCDate()}`;
+      return [at, step >= 86400 ? day : date.getUTCHours() + date.getUTCMinutes() === 0 ? day : moment(at, false)];
+    });
+  };
+  const niceTicks = (top, most) => {
+    const raw = top / most;
+    const power = 10 ** Math.floor(Math.log10(raw));
+    const step = power * ([1, 2, 2.5, 5, 10].find((each) => each * power >= raw) || 10);
+    const ticks = [];
+    for (let value = 0; value <= top * 1.0001; value += step) ticks.push(+value.toPrecision(12));
+    return ticks;
+  };
+
+  // Colours of terms: what holds is grey, what is urgent is warm, the rest takes what is left.
+  const termColours = {};
+  let taken = 0;
+  const termColour = (name) => {
+    if (termColours[name]) return termColours[name];
+    if (/^hold|^keep|stabil/.test(name)) termColours[name] = name === "hold_unknown" ? "#343a40" : "#a5b1bc";
+    else if (/^(queue|kv|ttft|itl|breach)/.test(name)) termColours[name] = name.startsWith("queue") ? "#f76707" : "#ffa94d";
+    else if (/^(max|cap|budget)/.test(name)) termColours[name] = "#c92a2a";
+    else termColours[name] = TERMS[taken++ % TERMS.length];
+    return termColours[name];
+  };
+
+  // One chart: a frame with axes, areas and lines over the time that is looked at.
+  const frames = [];
+  const chart = (options) => {
+    const row = tag("div", "row");
+    const head = tag("div", "head");
+    head.append(tag("b", "", options.title));
+    const holder = tag("div", "chart");
+    row.append(head, holder);
+    byId("charts").append(row);
+    const frame = { ...options, head, holder, keys: [] };
+    frames.push(frame);
+    return frame;
+  };
+  const visible = (lines) => {
+    const at = lines.at_s;
+    let first = at.findIndex((each) => each >= state.from);
+    if (first < 0) first = at.length;
+    let last = first;
+    while (last < at.length && at[last] <= state.until) last++;
+    return [Math.max(0, first - 1), Math.min(at.length, last + 1)];
+  };
+  const draw = (frame) => {
+    const policy = policies[state.chosen];
+    const beside = policies[state.beside];
+    const width = frame.holder.clientWidth || 800;
+    const height = frame.height;
+    const foot = frame.last ? 18 : 4;
+    const inner = width - LEFT - RIGHT;
+    const x = (at) => LEFT + ((at - state.from) / (state.until - state.from)) * inner;
+    const svg = node("svg", { viewBox: `0 0 ${width} ${height + foot}`, height: height + foot, role: "img", "aria-label": frame.title });
+    const clip = `clip-${frame.id}`;
+    const defs = node("defs");
+    defs.append(node("clipPath", { id: clip }));
+    defs.firstChild.append(node("rect", { x: LEFT, y: 0, width: Math.max(1, inner), height }));
+    svg.append(defs);
+    const plot = node("g", { "clip-path": `url(#${clip})` });
+    for (const [from, until] of policy.breaches) {
+      if (until < state.from || from > state.until) continue;
+      plot.append(node("rect", { x: x(from), y: 0, width: Math.max(1, x(until) - x(from)), height, fill: "var(--band)" }));
+    }
+    const series = frame.series(policy, beside);
+    const y = scale(frame, series, policy, height);
+    for (const [value, label] of y.ticks) {
+      svg.append(node("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
+      svg.append(node("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, label));
+    }
+    for (const [at, label] of timeTicks(state.from, state.until, Math.max(3, inner / 90))) {
+      svg.append(node("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: height }));
+      if (frame.last) svg.append(node("text", { x: x(at), y: height + 14, "text-anchor": x(at) > width - 40 ? "end" : "middle" }, label));
+    }
+    svg.append(plot);
+    if (frame.band) band(plot, policy, x, height);
+    for (const each of series) plot.append(each.area ? areaOf(each, x, y) : lineOf(each, x, y));
+    if (frame.promise) {
+      plot.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(frame.promise), y2: y(frame.promise), stroke: "var(--bad)", "stroke-dasharray": "6 4", "stroke-width": 1.3 }));
+    }
+    frame.cross = node("line", { class: "cross", y1: 0, y2: height, visibility: "hidden" });
+    svg.append(frame.cross);
+    frame.holder.replaceChildren(svg);
+    frame.x = x;
+    frame.inner = inner;
+    keysOf(frame, series, policy);
+    pointing(frame, svg, inner);
+  };
+  const scale = (frame, series, policy, height) => {
+    if (frame.band) return Object.assign(() => 0, { ticks: [] });
+    let top = frame.promise ? frame.promise * 1.25 : 0;
+    let low = Infinity;
+    for (const each of series) {
+      const [first, last] = visible(each.lines);
+      for (let index = first; index < last; index++) {
+        const value = each.values[index];
+        if (value === null || value === undefined) continue;
+        top = Math.max(top, value);
+        if (value > 0) low = Math.min(low, value);
+      }
+    }
+    if (frame.top) top = frame.top;
+    if (frame.least) top = Math.max(top, frame.least);
+    if (!(top > 0)) top = 1;
+    if (frame.log && top / frame.promise > 8) {
+      const least = Math.min(low, frame.promise / 4);
+      const from = Math.log10(least), until = Math.log10(top * 1.15);
+      const at = (value) => height - ((Math.log10(Math.max(value, least)) - from) / (until - from)) * height;
+      const ticks = [];
+      for (let power = Math.ceil(from); power <= until; power++) ticks.push([10 ** power, frame.write(10 ** power)]);
+      return Object.assign(at, { ticks });
+    }
+    const ticks = niceTicks(top, Math.max(2, Math.floor(height / 34))).map((value) => [value, frame.write(value)]);
+    return Object.assign((value) => height - (value / (top * 1.04)) * height, { ticks });
+  };
+  const pieces = (each, x, y, values) => {
+    const [first, last] = visible(each.lines);
+    const runs = [];
+    let run = [];
+    for (let index = first; index < last; index++) {
+      const value = values[index];
+      if (value === null || value === undefined) {
+        if (run.length) runs.push(run);
+        run = [];
+        continue;
+      }
+      // A value stands for the time since the point before it.
+      const began = index ? each.lines.at_s[index - 1] : 0;
+      run.push([x(began), y(value)], [x(each.lines.at_s[index]), y(value)]);
+    }
+    if (run.length) runs.push(run);
+    return runs;
+  };
+  const write = (points) => points.map(([px, py]) => `${px.toFixed(1)} ${py.toFixed(1)}`).join("L");
+  const lineOf = (each, x, y) =>
+    node("path", {
+      d: pieces(each, x, y, each.values).map((run) => `M${write(run)}`).join(""),
+      fill: "none", stroke: each.colour, "stroke-width": each.width || 1.5, "stroke-linejoin": "round",
+      ...(each.dash ? { "stroke-dasharray": each.dash } : {}),
+    });
+  const areaOf = (each, x, y) => {
+    const floor = each.floor || each.values.map((value) => (value === null ? null : 0));
+    const over = pieces(each, x, y, each.values), under = pieces(each, x, y, floor);
+    const d = over.map((run, index) => `M${write(run)}L${write((under[index] || []).slice().reverse())}Z`).join("");
+    return node("path", { d, fill: each.colour, "fill-opacity": each.opacity || 0.85 });
+  };
+  const band = (plot, policy, x, height) => {
+    const lines = policy.lines;
+    const [first, last] = visible(lines);
+    let began = first;
+    for (let index = first + 1; index <= last; index++) {
+      if (index < last && lines.reason[index] === lines.reason[began]) continue;
+      const from = x(began ? lines.at_s[began - 1] : 0), until = x(lines.at_s[Math.min(index, lines.at_s.length) - 1]);
+      plot.append(node("rect", { x: from, y: 0, width: Math.max(0.6, until - from + 0.3), height, fill: termColour(lines.reasons[lines.reason[began]]) }));
+      began = index;
+    }
+  };
+  const keysOf = (frame, series, policy) => {
+    frame.head.querySelectorAll(".key").forEach((each) => each.remove());
+    frame.keys = [];
+    const add = (name, colour, style, read) => {
+      const key = tag("span", "key");
+      const mark = tag("i", style);
+      mark.style.background = colour;
+      mark.style.borderColor = colour;
+      const value = tag("b", "", "");
+      key.append(mark, `${name} `, value);
+      frame.head.append(key);
+      frame.keys.push({ value, read });
+    };
+    if (frame.band) {
+      policy.lines.reasons.slice(0, 9).forEach((name, index) => add(`${name} ${percent(policy.lines.reason_share[index])}`, termColour(name), "", null));
+      frame.reading = add("", "transparent", "thin", (index) => policy.lines.reasons[policy.lines.reason[index]]);
+      return;
+    }
+    for (const each of series) {
+      if (each.name) add(each.name, each.colour, each.area ? "" : each.dash ? "thin dash" : "thin", (index) => frame.write((each.own || each.values)[index]));
+    }
+    if (frame.promise) add(`promise ${frame.write(frame.promise)}`, "var(--bad)", "thin dash", null);
+  };
+
+  // Pointing: one cross over all charts, its values in their heads; a drag looks closer.
+  const show = (at) => {
+    const lines = policies[state.chosen].lines;
+    let index = lines.at_s.findIndex((each) => each >= at);
+    if (index < 0) index = lines.at_s.length - 1;
+    byId("time-title").textContent = at === null ? "Timeline" : moment(lines.at_s[index]);
+    for (const frame of frames) {
+      if (frame.cross) {
+        frame.cross.setAttribute("visibility", at === null ? "hidden" : "visible");
+        if (at !== null) {
+          frame.cross.setAttribute("x1", frame.x(at));
+          frame.cross.setAttribute("x2", frame.x(at));
+        }
+      }
+      for (const key of frame.keys) key.value.textContent = at === null || !key.read ? "" : key.read(index);
+    }
+  };
+  const pointing = (frame, svg, inner) => {
+    let began = null, shade = null;
+    const atOf = (event) => {
+      const left = event.clientX - svg.getBoundingClientRect().left - LEFT;
+      return state.from + Math.min(1, Math.max(0, left / inner)) * (state.until - state.from);
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const at = atOf(event);
+      show(at);
+      if (began === null) return;
+      shade = shade || svg.appendChild(node("rect", { y: 0, height: frame.height, fill: "var(--soft)", "fill-opacity": 0.2 }));
+      shade.setAttribute("x", frame.x(Math.min(began, at)));
+      shade.setAttribute("width", Math.abs(frame.x(at) - frame.x(began)));
+    });
+    svg.addEventListener("pointerdown", (event) => {
+      if (event.pointerType !== "mouse") return;
+      began = atOf(event);
+      svg.setPointerCapture(event.pointerId);
+    });
+    svg.addEventListener("pointerup", (event) => {
+      if (began === null) return;
+      const at = atOf(event);
+      const from = Math.min(began, at), until = Math.max(began, at);
+      began = null;
+      if (frame.x(until) - frame.x(from) > 8) look(from, until);
+      else if (shade) shade.remove();
+      shade = null;
+    });
+    svg.addEventListener("pointerleave", () => began === null && show(null));
+    svg.addEventListener("dblclick", () => look(0, endS));
+  };
+  const look = (from, until) => {
+    const span = Math.min(endS, Math.max(300, until - from));
+    state.from = Math.min(Math.max(0, from), endS - span);
+    state.until = state.from + span;
+    frames.forEach(draw);
+    show(null);
+  };
+
+  // What is drawn.
+  const sum = (...columns) => columns[0].map((_, index) => columns.reduce((total, column) => total + (column[index] || 0), 0));
+  const layered = (lines, parts) => {
+    let under = null;
+    return parts.map(([name, colour, column, opacity]) => {
+      const values = under ? sum(under, column) : column;
+      const made = { name, colour, values, own: column, floor: under, lines, area: true, opacity };
+      under = values;
+      return made;
+    });
+  };
+  const paid = (lines) => sum(lines.ready, lines.draining, lines.starting);
+  const another = (beside, read) => (beside ? [{ name: beside.name, colour: "var(--beside)", values: read(beside), lines: beside.lines, width: 1.3 }] : []);
+  const makeCharts = () => {
+    chart({ id: "demand", title: "Demand, requests/s", height: 84, write: number, series: ({ lines }) => [{ name: "arrivals", colour: "var(--demand)", values: lines.rate, lines, area: true, opacity: 0.55 }] });
+    chart({
+      id: "replicas", title: "Replicas", height: 190, write: number, least: 4,
+      series: (policy, beside) => [
+        ...layered(policy.lines, [["ready", "var(--ready)", policy.lines.ready, 0.5], ["draining", "var(--draining)", policy.lines.draining], ["starting", "var(--starting)", policy.lines.starting]]),
+        ...(policy.bound.length ? [{ name: "clairvoyant", colour: "var(--bound)", values: policy.bound, lines: policy.lines, width: 1.6, dash: "5 3" }] : []),
+        ...another(beside, (other) => paid(other.lines)),
+      ],
+    });
+    chart({ id: "band", title: "Binding term", height: 22, band: true, write: String, series: () => [] });
+    chart({
+      id: "queue", title: "Requests waiting", height: 84, write: number, least: 10,
+      series: (policy, beside) => [...layered(policy.lines, [["in lanes", "var(--queue)", policy.lines.lanes], ["in engines", "var(--engine)", policy.lines.engines]]), ...another(beside, (other) => sum(other.lines.lanes, other.lines.engines))],
+    });
+    chart({ id: "ttft", title: "Time to first token, p95", height: 120, write: seconds, log: true, promise: data.ttft_s, series: ({ lines }, beside) => [...another(beside, (other) => other.lines.ttft), { name: "p95", colour: "var(--time)", values: lines.ttft, lines, width: 1.4 }] });
+    chart({ id: "itl", title: "Between tokens, p95", height: 92, write: seconds, log: true, promise: data.itl_s, series: ({ lines }, beside) => [...another(beside, (other) => other.lines.itl), { name: "p95", colour: "var(--time)", values: lines.itl, lines, width: 1.4 }] });
+    chart({ id: "usage", title: "What meters say", height: 76, write: percent, top: 1, series: ({ lines }) => [{ name: "GPU utilisation", colour: "var(--gpu)", values: lines.gpu, lines, width: 1.4 }, { name: "KV cache", colour: "var(--kv)", values: lines.kv, lines, width: 1.4 }] });
+    if (data.gpu_hour_usd) {
+      chart({
+        id: "cost", title: "Cost so far", height: 92, write: dollars,
+        series: (policy, beside) => [{ name: policy.name, colour: "var(--money)", values: policy.usd, lines: policy.lines, area: true, opacity: 0.35 }, ...another(beside, (other) => other.usd)],
+      });
+    }
+    frames.at(-1).last = true;
+  };
+  const tiles = () => {
+    const policy = policies[state.chosen];
+    const missed = policy.breaches.reduce((total, [from, until]) => total + until - from, 0);
+    const made = [
+      ["GPU-hours", number(policy.gpu_hours), policy.vs_clairvoyant ? `${policy.vs_clairvoyant} × clairvoyant` : ""],
+      ["promises kept", percent(policy.attained), policy.holds ? "holds" : `under ${percent(data.attainment)}`, policy.holds ? "" : "miss"],
+      ["minutes in breach", number(missed / 60), `${policy.breaches.length} times`],
+    ];
+    if (data.gpu_hour_usd) made.push(["cost", dollars(policy.cost_usd), policy.saved_usd === null ? "" : `${dollars(policy.saved_usd)} saved vs static`]);
+    byId("tiles").replaceChildren(...made.map(([name, value, note, mood]) => {
+      const tile = tag("div", "tile");
+      tile.append(tag("span", "", name), tag("b", mood || "", value), tag("small", "", note));
+      return tile;
+    }));
+  };
+
+  // The scatter: GPU-hours against broken promises, both on scales that part what is close.
+  const pareto = () => {
+    const holder = byId("pareto");
+    if (policies.length < 2) {
+      byId("pareto-card")?.remove();
+      return;
+    }
+    const width = holder.clientWidth || 800;
+    const height = width < PHONE ? 280 : 340;
+    const svg = node("svg", { viewBox: `0 0 ${width} ${height + 36}`, height: height + 36, role: "img", "aria-label": "GPU-hours against promises kept" });
+    const hours = policies.map((policy) => policy.gpu_hours);
+    const least = Math.min(...hours, data.bound_gpu_hours || Infinity), most = Math.max(...hours);
+    const wide = most / least > 4;
+    const from = wide ? Math.log(least * 0.93) : least - (most - least) * 0.06 - least * 0.01, until = wide ? Math.log(most * 1.1) : most + (most - least) * 0.1 + least * 0.01;
+    const x = (value) => LEFT + (((wide ? Math.log(value) : value) - from) / (until - from)) * (width - LEFT - RIGHT);
+    const missed = (policy) => Math.max(1e-4, 1 - policy.attained);
+    const top = Math.log10(Math.min(...policies.map(missed), (1 - data.attainment) / 3)) - 0.1, bottom = Math.log10(Math.max(...policies.map(missed), (1 - data.attainment) * 3)) + 0.1;
+    const y = (value) => ((Math.log10(value) - top) / (bottom - top)) * height;
+    for (const value of [0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1]) {
+      if (Math.log10(value) < top || Math.log10(value) > bottom) continue;
+      svg.append(node("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
+      svg.append(node("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, `${+((1 - value) * 100).toFixed(2)} %`));
+    }
+    const places = wide ? [1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100].map((times) => times * least) : niceTicks(most * 1.1, Math.max(3, width / 110));
+    for (const value of places) {
+      if (x(value) < LEFT || x(value) > width - RIGHT - 16) continue;
+      svg.append(node("line", { class: "grid", x1: x(value), x2: x(value), y1: 0, y2: height }));
+      svg.append(node("text", { x: x(value), y: height + 15, "text-anchor": "middle" }, number(value)));
+    }
+    svg.append(node("text", { x: width - RIGHT, y: height + 32, "text-anchor": "end" }, wide ? "GPU-hours (logarithmic)" : "GPU-hours"));
+    const promised = 1 - data.attainment;
+    svg.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(promised), y2: y(promised), stroke: "var(--good)", "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
+    svg.append(node("text", { x: width - RIGHT, y: y(promised) - 5, "text-anchor": "end" }, `promised: ${percent(data.attainment)}`));
+    const boxes = [];
+    if (data.bound_gpu_hours) {
+      svg.append(node("line", { x1: x(data.bound_gpu_hours), x2: x(data.bound_gpu_hours), y1: 0, y2: height, stroke: "var(--bound)", "stroke-width": 1.5, "stroke-dasharray": "5 3" }));
+      svg.append(node("text", { x: x(data.bound_gpu_hours) + 5, y: height - 6 }, "clairvoyant"));
+      boxes.push([x(data.bound_gpu_hours), height - 20, x(data.bound_gpu_hours) + 70, height], [x(data.bound_gpu_hours) - 1, 0, x(data.bound_gpu_hours) + 1, height]);
+    }
+    policies.forEach((policy) => boxes.push([x(policy.gpu_hours) - 6, y(missed(policy)) - 6, x(policy.gpu_hours) + 6, y(missed(policy)) + 6]));
+    const order = policies.map((_, index) => index).sort((a, b) => (b === state.chosen) - (a === state.chosen) || policies[b].holds - policies[a].holds);
+    for (const index of order) {
+      const policy = policies[index];
+      const px = x(policy.gpu_hours), py = y(missed(policy)), chosen = index === state.chosen;
+      const dot = node("circle", { class: "dot", cx: px, cy: py, r: chosen ? 7 : 5, fill: policy.holds ? "var(--good)" : "var(--card)", stroke: policy.holds ? (chosen ? "var(--ink)" : "var(--good)") : "var(--bad)", "stroke-width": 2, tabindex: 0 });
+      dot.append(node("title", {}, `${policy.name}: ${number(policy.gpu_hours)} GPU-hours, ${percent(policy.attained)} kept`));
+      dot.addEventListener("click", () => choose(index));
+      svg.append(dot);
+      const length = policy.name.length * 6.6 + 4;
+      const spots = [[px + 9, py + 4], [px - 9 - length, py + 4], [px - length / 2, py - 10], [px - length / 2, py + 19], [px + 8, py - 8], [px + 8, py + 16]];
+      const spot = spots.find(([left, base]) => {
+        const box = [left, base - 11, left + length, base + 3];
+        const out = box[0] < LEFT || box[2] > width || box[1] < 0 || box[3] > height;
+        return !out && !boxes.some((each) => box[0] < each[2] && box[2] > each[0] && box[1] < each[3] && box[3] > each[1] && !(each[0] === px - 6 && each[1] === py - 6));
+      });
+      if (!spot && !chosen) continue;
+      const [left, base] = spot || spots[0];
+      boxes.push([left, base - 11, left + length, base + 3]);
+      svg.append(node("text", { class: "name", x: left, y: base, ...(chosen ? { "font-weight": 700 } : {}) }, policy.name));
+    }
+    holder.replaceChildren(svg);
+  };
+
+  const choose = (index) => {
+    state.chosen = index;
+    if (state.beside === index) state.beside = -1;
+    if (policies.length > 1) {
+      byId("policy").value = index;
+      byId("beside").value = state.beside;
+    }
+    document.querySelectorAll("tbody tr[data-policy]").forEach((row) => row.classList.toggle("chosen", Number(row.dataset.policy) === index));
+    tiles();
+    frames.forEach(draw);
+    show(null);
+    pareto();
+  };
+  const option = (value, text) => Object.assign(document.createElement("option"), { value, textContent: text });
+  byId("policy").append(...policies.map((policy, index) => option(index, policy.name)));
+  byId("beside").append(option(-1, "nothing"), ...policies.map((policy, index) => option(index, policy.name)));
+  if (policies.length < 2) document.querySelectorAll(".bar label").forEach((label) => label.remove());
+  byId("policy")?.addEventListener("change", (event) => choose(Number(event.target.value)));
+  byId("beside")?.addEventListener("change", (event) => {
+    state.beside = Number(event.target.value);
+    frames.forEach(draw);
+  });
+  document.querySelectorAll("tbody tr[data-policy]").forEach((row) => row.addEventListener("click", () => choose(Number(row.dataset.policy))));
+  document.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () => {
+    const span = state.until - state.from, middle = (state.from + state.until) / 2;
+    const moves = { back: [-span / 2, -span / 2], on: [span / 2, span / 2], in: [span / 4, -span / 4], out: [-span / 2, span / 2] };
+    const [from, until] = moves[button.dataset.zoom] || [-middle, endS];
+    look(button.dataset.zoom === "all" ? 0 : state.from + from, button.dataset.zoom === "all" ? endS : state.until + until);
+  }));
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const paint = (isDark) => document.documentElement.setAttribute("data-theme", isDark ? "dark" : "light");
+  paint(dark.matches);
+  dark.addEventListener("change", (event) => paint(event.matches));
+  byId("theme").addEventListener("click", () => paint(document.documentElement.getAttribute("data-theme") !== "dark"));
+  makeCharts();
+  let drawnWidth = 0;
+  const redraw = () => {
+    if (Math.abs(document.body.clientWidth - drawnWidth) < 2) return;
+    drawnWidth = document.body.clientWidth;
+    frames.forEach(draw);
+    if (byId("pareto")) pareto();
+  };
+  window.addEventListener("resize", redraw);
+  const named = policies.findIndex((policy) => policy.name === decodeURIComponent(window.location.hash.slice(1)));
+  const favourite = policies.findIndex((policy) => policy.name === "forebay");
+  drawnWidth = document.body.clientWidth;
+  choose(named >= 0 ? named : Math.max(0, favourite));
+})();

@@ -1,0 +1,103 @@
+"""Trace files as blocks of whole lines, and which format they are in; plain or gzip, whatever their name."""
+
+import gzip
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from pathlib import Path
+from typing import IO, cast
+
+from forebay.demand import series, trace
+from forebay.domain.errors import BadInput
+from forebay.loadgen.files import GZIP_MAGIC, LINE_CHARS_MAX, lines
+from forebay.spec.problems import did_you_mean
+
+FORMATS = (*trace.FORMATS, *trace.RATE_FORMATS)
+BLOCK_BYTES = 1 << 22
+HEAD_LINES = 50
+SERVEGEN_LENGTHS = "servegen-lengths"
+_RATE_SIGNS = (("azure2024-rate", "minute,rpm"), ("o365", "minute,"), ("servegen", "t_s,rate_rps"))
+_LENGTHS_SIGN = "client,t_s,requests"
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of ``path`` in blocks that end with a whole line; raises BadInput where it can't be read."""
+    with ExitStack() as stack:
+        try:
+            binary = stack.enter_context(path.open("rb"))
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise BadInput(f"trace {str(path)!r}: {why}; name a file that can be read") from None
+        packed = binary.peek(2)[:2] == GZIP_MAGIC
+        raw = cast("IO[bytes]", stack.enter_context(gzip.open(binary))) if packed else cast("IO[bytes]", binary)
+        try:
+            yield from _whole_lines(raw, path)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise BadInput(f"trace {str(path)!r}: broken gzip data ({error})") from None
+        except OSError as error:
+            raise BadInput(f"trace {str(path)!r}: {error.strerror or error}") from None
+
+
+def _whole_lines(raw: IO[bytes], path: Path) -> Iterator[bytes]:
+    rest = b""
+    while read := raw.read(BLOCK_BYTES):
+        block, newline, after = read.rpartition(b"\n")
+        if newline:
+            yield rest + block + newline
+            rest = after
+        elif len(rest) > LINE_CHARS_MAX:
+            raise BadInput(f"trace {str(path)!r}: a line of more than {LINE_CHARS_MAX} characters; is it a trace at all?")
+        else:
+            rest += read
+    if rest:
+        yield rest + b"\n"
+
+
+def first_line(path: Path) -> str:
+    """The first line of data (no comment) among the first ``HEAD_LINES``; "" for none."""
+    with closing(cast("Generator[str]", lines(str(path)))) as text:
+        return series.first_data_line(list(islice(text, HEAD_LINES)))
+
+
+def format_of(path: Path, asked: str = "auto") -> str:
+    """The format to read ``path`` in: ``asked``, or what its first line looks like. Raises BadInput for one that is not known."""
+    if str(path) == "-":
+        raise BadInput("trace '-': a trace is read more than once here, which stdin can't be; name a file")
+    if asked in FORMATS:
+        return asked
+    if asked != "auto":
+        raise BadInput(f"trace format {asked!r}; allowed: auto, {', '.join(FORMATS)}{did_you_mean(asked, FORMATS)}")
+    line = first_line(path)
+    name = guess(line)
+    if name == SERVEGEN_LENGTHS:
+        raise BadInput(f"{path}: these are lengths, not a trace: give them as --lengths beside a trace of rates")
+    if not name:
+        found = line[: trace.FOUND_CHARS_MAX] or "nothing"
+        raise BadInput(f"{path}: not a trace format that is known: found {found!r}; say which it is (--trace-format {', '.join(FORMATS)})")
+    return name
+
+
+def guess(line: str) -> str:
+    """The format that a first line looks like, rates and ServeGen's lengths included, or ""."""
+    if line.startswith(_LENGTHS_SIGN):
+        return SERVEGEN_LENGTHS
+    of_requests = trace.guess(line)
+    return of_requests or next((name for name, sign in _RATE_SIGNS if line.startswith(sign) or f",{sign}" in line), "")
+
+
+def is_clients(path: Path) -> bool:
+    """Whether a ServeGen file has a row a client, not totals."""
+    return "client" in first_line(path).split(",")
+
+
+def renamed(text: str) -> dict[str, str]:
+    """``at_s=when,prompt_tokens=in`` as a mapping; raises BadInput for a name that Forebay doesn't have."""
+    known = (*trace.TIME_COLUMNS, *trace.ROW_COLUMNS)
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        ours, _, theirs = (piece.strip() for piece in part.partition("="))
+        if ours not in known or not theirs:
+            raise BadInput(f"columns of a csv: found {part!r}, allowed: NAME=ITS NAME IN THE FILE, where NAME is one of {', '.join(known)}")
+        found[ours] = theirs
+    return found

@@ -1,0 +1,74 @@
+"""One reading of a trace for `forebay trace stats`: the statistics, and what a picture of them needs."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from forebay.app.trace_files import format_of
+from forebay.app.traces import open_arrivals, read_series
+from forebay.demand.series import RateSeries
+from forebay.demand.statistics import LengthCounts, Meter, TraceStatistics, of_series
+from forebay.demand.trace import RATE_FORMATS, Counts
+from forebay.domain.errors import BadInput
+
+
+class Study(NamedTuple):
+    """What was found."""
+
+    statistics: TraceStatistics
+    series: RateSeries
+    """By the second for a trace of requests, else as published."""
+    lengths: tuple[LengthCounts, LengthCounts] | None
+    """Of prompts and answers; None for a trace of rates."""
+    counts: Counts
+
+
+def studied(
+    path: Path, trace_format: str, span: tuple[float, float | None], column: str, lenient: bool, on_progress: Callable[[float], None]
+) -> Study:
+    """Read the part of ``path`` that ``span`` (start and duration in seconds) says; ``on_progress`` gets the share done.
+
+    Raises BadInput for what can't be used.
+    """
+    name = format_of(path, trace_format)
+    if name in RATE_FORMATS:
+        return _of_rates(path, name, span, column, lenient)
+    opened = open_arrivals(
+        path,
+        name,
+        lengths=None,
+        shape=(1, 1),
+        tiers=(),
+        tier_weights=None,
+        start_s=span[0],
+        duration_s=span[1],
+        rate_scale=1.0,
+        noise=0.0,
+        cv=1.0,
+        column=column,
+        seed=0,
+        lenient=lenient,
+    )
+    meter = Meter()
+    for chunk in opened.source():
+        meter.add(chunk)
+        on_progress(float(chunk.at_s[-1]) / opened.duration_s)
+    found = meter.result(opened.name, opened.start_wall_s, opened.duration_s, opened.tiers)
+    return Study(found, opened.series(1.0), (meter.prompt, meter.output), opened.counts)
+
+
+def _of_rates(path: Path, name: str, span: tuple[float, float | None], column: str, lenient: bool) -> Study:
+    counts = Counts()
+    whole = read_series(path, name, column, lenient=lenient, counts=counts)
+    start, duration_s = span
+    first = math.floor(start / whole.step_s)
+    last = len(whole.values) if duration_s is None else math.ceil((start + duration_s) / whole.step_s)
+    values = whole.values[first:last]
+    if len(values) == 0:
+        raise BadInput(f"{path}: nothing in the span from {start:g} s on: the trace goes from 0 to {whole.duration_s:g} s")
+    wall_s = whole.start_wall_s + first * whole.step_s if whole.start_wall_s else 0.0
+    part = whole._replace(values=np.ascontiguousarray(values), start_wall_s=wall_s)
+    return Study(of_series(part), part, None, counts)

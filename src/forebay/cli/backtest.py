@@ -1,0 +1,81 @@
+"""`forebay backtest`: would this policy have held on what this fleet has really seen?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from forebay.cli import lab_options as options
+from forebay.cli import lab_output, output
+
+
+def command(
+    spec: options.SpecFile = Path("forebay.yaml"),
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            "--history",
+            metavar="PATH",
+            help="A state folder of `forebay up`, or a ledger of requests (JSONL, CSV). Default: the spec's own state folder.",
+        ),
+    ] = None,
+    last: Annotated[str, typer.Option("--last", metavar="TIME", help="How much of its end to play; what is before is history.")] = "7d",
+    policies: options.Policies = "forebay,static-peak",
+    seeds: options.Seeds = 1,
+    jobs: options.Jobs = 0,
+    pool: options.PoolName = None,
+    rate_scale: options.RateScale = 1.0,
+    gap_cv: options.GapCv = 2.0,
+    tiers: options.Tiers = "",
+    lenient: options.Lenient = False,
+    bound: Annotated[bool, typer.Option(help="Find the clairvoyant schedule, which takes as long as several policies.")] = True,
+    cold_start: options.ColdStart = None,
+    start_cv: options.StartCv = 0.0,
+    weights_bandwidth: options.WeightsBandwidth = None,
+    faults: options.Faults = "",
+    queueing: options.QueueingAt = "gateway",
+    dispatch: options.DispatchTo = "least_loaded",
+    order: options.OrderBy = "deadline",
+    actuator: options.ActuatorKind = "direct",
+    scrape_delay: options.ScrapeDelay = "0s",
+    seed: options.Seed = 0,
+    json: options.Json = None,
+    html: options.Html = None,
+) -> None:
+    """Play policies on the demand that this fleet's own controller saw come: would they have held last week?
+
+    `forebay backtest` beside a forebay.yaml that runs, or has run, with `forebay up` takes what its controller recorded: how many
+    requests came each minute, and how long they were. Change the spec (bounds, promise, profile, calendar) and ask again.
+    `--policies all` adds everybody else's. Rates are recorded, single requests are not: those are drawn, from `--seed`.
+
+    Exit code 2: bad input (there is no history), nothing was played.
+    """
+    given = locals().copy()
+    from forebay.app.lab import recorded  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab.comparing import as_json, compared
+    from forebay.app.lab.over_cores import cores
+    from forebay.app.lab.policies import chosen
+    from forebay.app.lab.reporting import write_page
+    from forebay.app.lab.world import ending, prepared
+
+    options.check_outputs(json, html)
+    names = chosen("--policies", policies)
+    last_s = options.above_zero_s("--last", last)
+    path = history or options.state_folder(spec)
+    trace = options.trace_options({**options.NO_TRACE, **given, "trace": str(path)})
+    request = options.request(spec, pool, trace, given)
+    with lab_output.doing() as tell_what:
+        tell_what(f"reading {path}")
+        if recorded.is_state(path):
+            trace = msgspec.structs.replace(trace, recorded=recorded.read(path, request.pool.name))
+        request = ending(msgspec.structs.replace(request, trace=trace), last_s)
+        ready = prepared(request, tell_what)
+    with lab_output.bar(f"{len(names)} policies") as tell:
+        found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
+    if html is not None:
+        write_page(found, html)
+    if json is not None:
+        output.write_json(as_json(found), json)
+    if json != "-":
+        lab_output.show(found, html)

@@ -1,0 +1,282 @@
+"""The options that `simulate`, `compare`, `backtest` and `tune` share: their words, and what they come to."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from forebay.app.config import load
+from forebay.app.lab.faults import parse_faults
+from forebay.app.lab.request import LabRequest, TraceOptions
+from forebay.cli import output
+from forebay.domain.errors import BadInput
+from forebay.domain.units import parse_duration_s, parse_size_bytes
+from forebay.simulation.values import Dispatch, Order, Queueing
+from forebay.spec.problems import did_you_mean, listed
+from forebay.spec.types import Pool, Spec
+
+TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
+"""As `app.traces` has them, which is too heavy for `forebay --help`."""
+ACTUATORS = ("direct", "hpa")
+SCALE_MAX = 1e6
+
+World = "The world"
+Output = "Output"
+
+SpecFile = Annotated[
+    Path, typer.Option("--spec", "-c", metavar="FILE", help="A configuration (any forebay.yaml): its pool, promise, profile and bounds.")
+]
+PoolName = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Which pool of it, where there are several.")]
+Trace = Annotated[str, typer.Option("--trace", metavar="FILE", help="Recorded arrivals, plain or gzip.")]
+TraceFormat = Annotated[str, typer.Option("--trace-format", help=f"{' | '.join(TRACE_FORMATS)}; auto looks at the first line.")]
+Lengths = Annotated[
+    str | None,
+    typer.Option(
+        "--lengths", metavar="FILE", help="For traces of rates alone: draw token lengths from this trace. Default: the pool's shape."
+    ),
+]
+Start = Annotated[str, typer.Option("--start", metavar="TIME", help="Where in the trace to begin, such as 2d or 90m.")]
+Duration = Annotated[str | None, typer.Option("--duration", metavar="TIME", help="How much of it to play, such as 1d. Default: the rest.")]
+RateScale = Annotated[float, typer.Option("--rate-scale", metavar="X", help="Multiply the request rate.")]
+Tiers = Annotated[
+    str,
+    typer.Option(
+        "--tiers",
+        metavar="TIER=WEIGHT,…",
+        help="Tiers of rows that name none, such as interactive=0.8,batch=0.2. Default: all interactive.",
+    ),
+]
+Column = Annotated[
+    str, typer.Option("--column", metavar="NAME", help="o365: the column, such as A_prod. csv: columns by another name, at_s=when,….")
+]
+RateNoise = Annotated[
+    float, typer.Option("--rate-noise", min=0.0, max=1.0, help="For traces of rates: stray from minute to minute, such as 0.05.")
+]
+GapCv = Annotated[float, typer.Option("--gap-cv", min=0.0, max=100.0, help="For traces of rates: how bursty arrivals are; 1 is Poisson.")]
+Lenient = Annotated[bool, typer.Option("--lenient", help="Skip and count broken rows instead of stopping at the first.")]
+ColdStart = Annotated[
+    str | None,
+    typer.Option(
+        "--cold-start", metavar="TIME", rich_help_panel=World, help="From asking for a replica to its first answer. Default: the profile's."
+    ),
+]
+Faults = Annotated[
+    str,
+    typer.Option(
+        "--faults",
+        metavar="FAULT,…",
+        rich_help_panel=World,
+        help="What goes wrong: metrics=error@2h+20m (or empty, frozen, nan, renamed; metrics=random), crash=2@3h, crashes=0.5 (per replica "
+        "and day), reclaim=25%@5h, shortage=12@4h+1h.",
+    ),
+]
+QueueingAt = Annotated[
+    str,
+    typer.Option(
+        "--queueing",
+        rich_help_panel=World,
+        help="gateway: requests wait in one queue (Forebay's). engine: they are sent on as they come (a plain load balancer).",
+    ),
+]
+DispatchTo = Annotated[
+    str, typer.Option("--dispatch", rich_help_panel=World, help="least_loaded | round_robin | prefix (to where the prefix is cached).")
+]
+OrderBy = Annotated[
+    str,
+    typer.Option(
+        "--order", rich_help_panel=World, help="deadline: what can't be in time any more goes last. fifo: first come, first served."
+    ),
+]
+ActuatorKind = Annotated[
+    str,
+    typer.Option(
+        "--actuator",
+        rich_help_panel=World,
+        help="direct: the decision is carried out as it is. hpa: it is a metric for an HPA (or KEDA), with tolerance and stabilisation.",
+    ),
+]
+StartCv = Annotated[
+    float,
+    typer.Option("--start-cv", min=0.0, max=5.0, metavar="CV", rich_help_panel=World, help="How much start times vary: deviation ÷ mean."),
+]
+WeightsBandwidth = Annotated[
+    str | None,
+    typer.Option("--weights-bandwidth", metavar="SIZE/s", rich_help_panel=World, help="What all starts share to pull weights: 10GB/s."),
+]
+ScrapeDelay = Annotated[
+    str, typer.Option("--scrape-delay", metavar="TIME", rich_help_panel=World, help="Age of the readings that a decision sees.")
+]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, rich_help_panel=World, help="Of everything that is drawn; the same seed, the same bytes.")
+]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Play so many seeds, and show how far results stray.")]
+Policies = Annotated[
+    str, typer.Option("--policies", metavar="NAME,…", help="all, or names parted by commas. An unknown name lists those there are.")
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, max=256, help="Processes. Default: one per core.")]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="PATH", rich_help_panel=Output, help="Write the numbers as JSON to PATH (- for stdout).")
+]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="PATH", rich_help_panel=Output, help="Write one self-contained page: pictures, table, no network."),
+]
+
+
+def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, Any]) -> LabRequest:
+    """The lab's request from options. ``world``: cold_start, faults, queueing, dispatch, order, actuator, seed, as they were given.
+
+    Raises BadInput naming the option, what was found and what is allowed; BadSpec for a configuration that is wrong.
+    """
+    declared = load(spec)
+    chosen = chosen_pool(declared, pool, spec)
+    names = [tier.name for tier in declared.tiers]
+    for tier, _ in trace.tiers:
+        if tier not in names:
+            raise BadInput(f"--tiers: found {tier!r}, allowed: tiers of {spec}: {listed(names)}{_hint(tier, names)}")
+    return LabRequest(
+        pool=_with_cold_start(chosen, world["cold_start"]),
+        tiers=tuple(sorted(declared.tiers, key=lambda tier: tier.rank)),
+        calendar=tuple(entry for entry in declared.calendar if chosen.name in entry.pools),
+        trace=trace,
+        faults=parse_faults(world["faults"]),
+        faults_text=world["faults"],
+        queueing=Queueing(one_of("--queueing", world["queueing"], tuple(Queueing))),
+        dispatch=Dispatch(one_of("--dispatch", world["dispatch"], tuple(Dispatch))),
+        order=Order(one_of("--order", world["order"], tuple(Order))),
+        actuator=one_of("--actuator", world["actuator"], ACTUATORS),
+        seed=world["seed"],
+        start_cv=world["start_cv"],
+        shared_bandwidth_bytes_per_s=_bandwidth("--weights-bandwidth", world["weights_bandwidth"]),
+        scrape_delay_s=duration_s("--scrape-delay", world["scrape_delay"]),
+    )
+
+
+def trace_options(given: dict[str, Any]) -> TraceOptions:
+    """Which arrivals. ``given``: trace, trace_format, lengths, column, start, duration, rate_scale, rate_noise, gap_cv, tiers, lenient,
+    as they were given. Raises BadInput naming the option.
+    """
+    rate_scale, duration = given["rate_scale"], given["duration"]
+    if not 0 < rate_scale <= SCALE_MAX:
+        raise BadInput(f"--rate-scale: found {rate_scale:g}, allowed: a number above 0, at most {SCALE_MAX:g}")
+    return TraceOptions(
+        path=given["trace"],
+        trace_format=one_of("--trace-format", given["trace_format"], TRACE_FORMATS),
+        lengths=given["lengths"],
+        start_s=duration_s("--start", given["start"]),
+        duration_s=None if duration is None else above_zero_s("--duration", duration),
+        rate_scale=rate_scale,
+        tiers=weights("--tiers", given["tiers"]),
+        lenient=given["lenient"],
+        noise=given["rate_noise"],
+        gap_cv=given["gap_cv"],
+        column=given["column"],
+    )
+
+
+NO_TRACE: dict[str, Any] = {
+    "trace_format": "auto",
+    "lengths": None,
+    "column": "",
+    "start": "0s",
+    "duration": None,
+    "rate_noise": 0.0,
+}
+"""Options of a trace that a verb without them has."""
+
+
+def state_folder(spec: Path) -> Path:
+    """Where a fleet of this configuration keeps its state, as `forebay up` finds it."""
+    return spec.resolve().parent / load(spec).state_dir
+
+
+def chosen_pool(spec: Spec, name: str | None, path: Path) -> Pool:
+    """The pool that is meant; raises BadInput where that isn't clear."""
+    names = [pool.name for pool in spec.pools]
+    if name is None:
+        if len(names) == 1:
+            return spec.pools[0]
+        raise BadInput(f"--pool: {path} has {len(names)} pools; say which: {listed(names)}")
+    if name not in names:
+        raise BadInput(f"--pool: found {name!r}, allowed: a pool of {path}: {listed(names)}{_hint(name, names)}")
+    return spec.pool(name)
+
+
+def one_of(option: str, text: str, allowed: tuple[str, ...]) -> str:
+    """``text`` if it is allowed; raises BadInput with the nearest that is."""
+    if text not in allowed:
+        raise BadInput(f"{option}: found {text!r}, allowed: {', '.join(allowed)}{_hint(text, allowed)}")
+    return text
+
+
+def just_one(option: str, names: list[str]) -> str:
+    """The one name; raises BadInput where there are several."""
+    if len(names) != 1:
+        raise BadInput(f"{option}: found {len(names)} policies, allowed: one; `forebay compare` plays several")
+    return names[0]
+
+
+def duration_s(option: str, text: str) -> float:
+    """Seconds; raises BadInput for what is no duration."""
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        raise BadInput(f"{option}: {error}") from None
+
+
+def above_zero_s(option: str, text: str) -> float:
+    """Seconds, more than none: an empty span has nothing to be judged by."""
+    seconds = duration_s(option, text)
+    if seconds <= 0:
+        raise BadInput(f"{option}: found {text!r}, allowed: more than 0")
+    return seconds
+
+
+def _bandwidth(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    size, _, per = text.partition("/")
+    try:
+        value = parse_size_bytes(size)
+    except ValueError:
+        value = 0
+    if per != "s" or value <= 0:
+        raise BadInput(f"{option}: found {text!r}, allowed: a size per second above 0, such as 10GB/s")
+    return float(value)
+
+
+def weights(option: str, text: str) -> tuple[tuple[str, float], ...]:
+    """``interactive=0.8,batch=0.2``; raises BadInput."""
+    found: dict[str, float] = {}
+    for part in (part.strip() for part in text.split(",") if part.strip()):
+        name, _, value = part.partition("=")
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = -1.0
+        if not name.strip() or name.strip() in found or not 0 < weight < float("inf"):
+            raise BadInput(
+                f"{option}: found {part!r}, allowed: TIER=WEIGHT, each tier once, weights above 0, such as interactive=0.8,batch=0.2"
+            )
+        found[name.strip()] = weight
+    return tuple(found.items())
+
+
+def _with_cold_start(pool: Pool, text: str | None) -> Pool:
+    """Both the world's and what policies assume until they have seen a start."""
+    if text is None:
+        return pool
+    return msgspec.structs.replace(pool, scaling=msgspec.structs.replace(pool.scaling, cold_start_s=duration_s("--cold-start", text)))
+
+
+def check_outputs(json: str | None, html: Path | None) -> None:
+    """Raises BadInput, before an hour of work is done, where a result could not be left."""
+    output.check_json(json)
+    if html is not None and (html.is_dir() or not html.resolve().parent.is_dir()):
+        raise BadInput(f"--html: found {str(html)!r}, allowed: a file in a folder that exists")
+
+
+def _hint(name: str, known: tuple[str, ...] | list[str]) -> str:
+    hint = did_you_mean(name, known)
+    return f"; {hint}" if hint else ""

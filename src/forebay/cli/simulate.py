@@ -1,0 +1,76 @@
+"""`forebay simulate`: one policy on recorded traffic, and what it would have cost and kept."""
+
+from typing import Annotated, Any
+
+import typer
+
+from forebay.cli import lab_options as options
+from forebay.cli import lab_output, output
+
+
+def command(
+    spec: options.SpecFile,
+    trace: options.Trace,
+    trace_format: options.TraceFormat = "auto",
+    policy: Annotated[
+        str, typer.Option("--policy", metavar="NAME", help="Which policy. An unknown name lists those there are.")
+    ] = "forebay",
+    jobs: options.Jobs = 0,
+    pool: options.PoolName = None,
+    lengths: options.Lengths = None,
+    column: options.Column = "",
+    start: options.Start = "0s",
+    duration: options.Duration = None,
+    rate_scale: options.RateScale = 1.0,
+    rate_noise: options.RateNoise = 0.0,
+    gap_cv: options.GapCv = 2.0,
+    tiers: options.Tiers = "",
+    lenient: options.Lenient = False,
+    bound: Annotated[bool, typer.Option(help="Find the clairvoyant schedule too; without, it is several times as fast.")] = True,
+    cold_start: options.ColdStart = None,
+    start_cv: options.StartCv = 0.0,
+    weights_bandwidth: options.WeightsBandwidth = None,
+    faults: options.Faults = "",
+    queueing: options.QueueingAt = "gateway",
+    dispatch: options.DispatchTo = "least_loaded",
+    order: options.OrderBy = "deadline",
+    actuator: options.ActuatorKind = "direct",
+    scrape_delay: options.ScrapeDelay = "0s",
+    seed: options.Seed = 0,
+    json: options.Json = None,
+    html: options.Html = None,
+) -> None:
+    """Play one policy on a recorded day or week: GPU-hours, promises kept, breaches, cost.
+
+    `forebay simulate --spec forebay.yaml --trace last-week.csv` answers whether the policy of this spec would have held; change
+    the spec and ask again. The engines are the spec's profile, the policy is the very one that runs live.
+
+    What is before --start is history that the policy may learn from. Exit code 2: bad input, nothing was played.
+    """
+    given = locals().copy()
+    from forebay.app.lab.comparing import as_json, compared, speed  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab.over_cores import cores
+    from forebay.app.lab.policies import chosen
+    from forebay.app.lab.reporting import write_page
+    from forebay.app.lab.world import prepared
+
+    options.check_outputs(json, html)
+    name = options.just_one("--policy", chosen("--policy", policy))
+    request = options.request(spec, pool, options.trace_options(given), given)
+    with lab_output.doing() as tell_what:
+        ready = prepared(request, tell_what)
+    with lab_output.bar(name) as tell:
+        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
+    if html is not None:
+        write_page(found, html)
+    if json is not None:
+        output.write_json(one(as_json(found), speed(found.runs[name][0])), json)
+    if json != "-":
+        lab_output.show(found, html)
+        lab_output.show_run(found.runs[name][0])
+
+
+def one(whole: dict[str, Any], fast: dict[str, float]) -> dict[str, Any]:
+    """The keys of the one policy, what is known of the run beside them."""
+    (policy,) = whole["policies"]
+    return {**{key: value for key, value in whole.items() if key != "policies"}, **policy, **fast}

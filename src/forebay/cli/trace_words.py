@@ -1,0 +1,44 @@
+"""Words that the verbs of ``forebay trace`` share: formats, durations, weights of tiers, and what was skipped."""
+
+import sys
+from collections.abc import Callable
+
+from forebay.demand.trace import FORMATS as REQUEST_FORMATS
+from forebay.demand.trace import RATE_FORMATS, Counts
+from forebay.domain.errors import BadInput
+from forebay.domain.units import parse_duration_s
+
+FORMATS = (*REQUEST_FORMATS, *RATE_FORMATS)
+
+
+def duration_s(option: str, text: str) -> float:
+    """Seconds; raises BadInput naming the option."""
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        raise BadInput(f"{option}: {error}") from None
+
+
+def weights(option: str, text: str, check: Callable[[str], object] = str) -> dict[str, float]:
+    """``a=3,b=1`` (a bare name counts 1); raises BadInput naming the option."""
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        try:
+            value = float(number or "1")
+        except ValueError:
+            value = float("nan")
+        if not name or not 0 < value < float("inf"):
+            raise BadInput(f"{option}: found {part!r}, allowed: NAME=NUMBER,NAME=NUMBER with numbers above 0")
+        check(name)
+        found[name] = value
+    return found
+
+
+def skipped(counts: Counts) -> None:
+    """Say on stderr which rows were left out, if any."""
+    kinds = {"failed in the trace": counts.failures, "broken": counts.broken, "too far out of order": counts.late}
+    told = ", ".join(f"{number} {what}" for what, number in kinds.items() if number)
+    if told:
+        first = f"; the first broken one: {counts.first_problem}" if counts.first_problem else ""
+        print(f"rows skipped: {told}{first}", file=sys.stderr)

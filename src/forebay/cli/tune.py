@@ -1,0 +1,92 @@
+"""`forebay tune`: the best settings on a training span, judged on what came after."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from forebay.app.report.content import format_hours
+from forebay.cli import lab_options as options
+from forebay.cli import lab_output, output
+from forebay.domain.units import format_duration
+
+if TYPE_CHECKING:
+    from forebay.app.lab.tuning import Tuning
+
+
+def command(
+    spec: options.SpecFile,
+    trace: options.Trace,
+    trace_format: options.TraceFormat = "auto",
+    policies: options.Policies = "forebay",
+    train: Annotated[
+        str | None, typer.Option("--train", metavar="TIME", help="Choose on this much of the span, judge on the rest. Default: half.")
+    ] = None,
+    jobs: options.Jobs = 0,
+    pool: options.PoolName = None,
+    lengths: options.Lengths = None,
+    column: options.Column = "",
+    start: options.Start = "0s",
+    duration: options.Duration = None,
+    rate_scale: options.RateScale = 1.0,
+    rate_noise: options.RateNoise = 0.0,
+    gap_cv: options.GapCv = 2.0,
+    tiers: options.Tiers = "",
+    lenient: options.Lenient = False,
+    cold_start: options.ColdStart = None,
+    start_cv: options.StartCv = 0.0,
+    weights_bandwidth: options.WeightsBandwidth = None,
+    faults: options.Faults = "",
+    queueing: options.QueueingAt = "gateway",
+    dispatch: options.DispatchTo = "least_loaded",
+    order: options.OrderBy = "deadline",
+    actuator: options.ActuatorKind = "direct",
+    scrape_delay: options.ScrapeDelay = "0s",
+    seed: options.Seed = 0,
+    json: options.Json = None,
+    html: options.Html = None,
+) -> None:
+    """Find the settings that are cheapest while they keep the promise, on one span, and try them on the next.
+
+    `forebay tune --spec forebay.yaml --trace two-weeks.csv --train 7d` tries a dozen settings of Forebay's policy on the first week
+    and plays the second with the defaults and with what was chosen. `--policies kpa,ray` does the same for others, over the
+    settings that their documentation offers, so that nobody is compared with a rival that was set up to lose.
+
+    A training run ends after a million requests. Exit code 2: bad input, nothing was played.
+    """
+    given = locals().copy()
+    from forebay.app.lab import tuning  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab.over_cores import cores
+    from forebay.app.lab.policies import chosen
+    from forebay.app.lab.reporting import write_page
+
+    options.check_outputs(json, html)
+    names = chosen("--policies", policies)
+    train_s = None if train is None else options.above_zero_s("--train", train)
+    request = options.request(spec, pool, options.trace_options(given), given)
+    with lab_output.told_bar() as (doing, tell):
+        found = tuning.tuned(request, names, train_s, jobs=jobs or cores(), timelines=html is not None, doing=doing, tell=tell)
+    if html is not None:
+        write_page(found.held_out, html)
+    if json is not None:
+        output.write_json(tuning.as_json(found), json)
+    if json != "-":
+        _show_choices(found)
+        lab_output.show(found.held_out, html)
+
+
+def _show_choices(found: "Tuning") -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("policy", "chosen settings"):
+        table.add_column(name, overflow="fold")
+    for name in ("GPU-hours", "kept"):
+        table.add_column(name, justify="right")
+    table.add_column("why", overflow="fold")
+    for choice in found.choices:
+        row = next(row for candidate, row in choice.tried if candidate == choice.chosen)
+        hours = format_hours(row.gpu_hours)
+        table.add_row(choice.policy, choice.settings, hours, f"{row.attainment:.2%}", choice.because)
+    console = output.console(highlight=False)
+    console.print(f"Chosen on the first {format_duration(found.trained.duration_s)}:", markup=False)
+    console.print(table)
+    console.print("\nOn what was held out:", markup=False)

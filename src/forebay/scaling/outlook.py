@@ -1,0 +1,117 @@
+"""The outlook: demand when a replica asked for now will serve, as a distribution that is calibrated by what really came.
+
+The level of the last minutes, times the growth that the forecast expects up to the horizon, is what is expected. Each
+minute that expectation is noted, and when its time has come, *came ÷ expected* is one more outcome in the histogram
+(`scaling.spread`). So the histogram holds everything the forecast can't see at exactly this horizon: noise of a minute,
+steps, spikes, a bad method. What is decided now never depends on what is learned now.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from forebay.demand import forecast
+from forebay.domain.scaling import History
+from forebay.scaling import spread
+from forebay.scaling.arrivals import summed
+from forebay.scaling.memory import Bucket, Expected, Learnt
+
+LEVEL_S = 180.0
+"""The level is the mean over these: the best of 3, 5, 10 and 20 minutes at the horizon of a start on the benchmarks' traces."""
+OUTCOME_S = 60.0
+COVERED_MIN = 0.8
+"""Part of a window in which the arrival rate must be known."""
+HISTORY_S_MIN = 3600.0
+"""With less history than this there is no outlook: the buffer and the long calm stand in for it."""
+LOOKS_AHEAD = 64
+"""Expectations are noted each minute, or so seldom that this many are open at once."""
+GROWTH_MAX = 4.0
+HORIZON_S_MAX = 14_400.0
+"""As far as the forecast looks."""
+LEVELS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """Requests per second at the horizon."""
+
+    expected_per_s: float
+    peak_per_s: float
+    """Expected highest up to the horizon: what may be let go is judged by this."""
+    level_per_s: float | None
+    """Mean of the last minutes; None: not known now, the forecast goes on by itself."""
+    horizon_s: float
+    counts: spread.Values
+    method: str
+    outcomes: float
+
+
+def seen(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, horizon_s: float) -> Outlook | None:
+    """What is to be expected ``horizon_s`` from now; None where history is too short or nothing is known."""
+    counts = spread.unpacked(learnt.spread)
+    if learnt.minute_s is None or counts is None or learnt.known_s < HISTORY_S_MIN:
+        return None
+    level = mean_per_s(buckets, now_s, LEVEL_S)
+    if level is not None:
+        expected, peak = level * learnt.growth, level * max(learnt.growth, learnt.growth_peak)
+    elif learnt.blind_per_s is not None:
+        expected = peak = learnt.blind_per_s
+    else:
+        return None
+    return Outlook(expected, peak, level, horizon_s, counts, learnt.method, float(counts.sum()))
+
+
+def learned(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, wall_s: float, horizon_s: float, history: History | None) -> Learnt:
+    """``learnt`` for the next decision: outcomes that are due, once a minute a new forecast and what it expects."""
+    if history is None:
+        return Learnt()
+    if learnt.minute_s is not None and 0 <= now_s - learnt.minute_s < OUTCOME_S:
+        return learnt
+    past = forecast.Past.of(history)
+    level = mean_per_s(buckets, now_s, LEVEL_S)
+    remembered = forecast.learned(learnt.forecast or forecast.ForecastMemory(), past, wall_s, level)
+    at_horizon = forecast.predict(past, wall_s, horizon_s, remembered)
+    now = forecast.predict(past, wall_s, 0.0, remembered)
+    counts = spread.unpacked(learnt.spread)
+    if counts is None:
+        pairs = [(q, at_horizon.quantile(q) / at_horizon.value) for q in LEVELS] if at_horizon.known and at_horizon.value > 0 else []
+        counts = spread.prior(pairs)
+    counts, expected = _come_true(counts, learnt.expected, buckets, now_s)
+    growth = _growth(at_horizon.value, now.value)
+    spaced_s = max(OUTCOME_S, horizon_s / LOOKS_AHEAD)
+    if level is not None and (not expected or expected[-1].due_s + spaced_s <= now_s + horizon_s + OUTCOME_S + 1e-6):
+        expected = (*expected, Expected(now_s + horizon_s + OUTCOME_S, level * growth))
+    return Learnt(
+        minute_s=now_s,
+        known_s=float((past.values == past.values).sum()) * past.bucket_s,
+        growth=growth,
+        growth_peak=_growth(at_horizon.peak, now.value),
+        blind_per_s=at_horizon.value if at_horizon.known and math.isfinite(at_horizon.value) else None,
+        method=at_horizon.method[:32],
+        spread=spread.packed(counts),
+        expected=expected[-LOOKS_AHEAD - 1 :],
+        forecast=remembered,
+    )
+
+
+def mean_per_s(buckets: Sequence[Bucket], now_s: float, width_s: float) -> float | None:
+    """Mean arrival rate over the last ``width_s``; None where too little of it is known."""
+    sums = summed(buckets, now_s, width_s)
+    return sums.requests / sums.seconds if sums.seconds >= COVERED_MIN * width_s else None
+
+
+def _come_true(
+    counts: spread.Values, expected: tuple[Expected, ...], buckets: Sequence[Bucket], now_s: float
+) -> tuple[spread.Values, tuple[Expected, ...]]:
+    """Outcomes of the expectations that are due, and those that aren't. One whose minute nobody saw teaches nothing."""
+    came = mean_per_s(buckets, now_s, OUTCOME_S)
+    for each in expected:
+        if each.due_s <= now_s + 1e-6 and now_s - each.due_s < OUTCOME_S and came is not None and each.per_s > 0:
+            counts = spread.learned(counts, came / each.per_s)
+    return counts, tuple(each for each in expected if each.due_s > now_s + 1e-6)
+
+
+def _growth(then: float, now: float) -> float:
+    if not (math.isfinite(then) and math.isfinite(now) and now > 0 and then >= 0):
+        return 1.0
+    return min(GROWTH_MAX, max(1 / GROWTH_MAX, then / now))

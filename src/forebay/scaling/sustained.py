@@ -1,0 +1,65 @@
+"""What replicas really sustain, learned from what they did: a slow, bounded correction of the capacity that physics gives.
+
+Physics gives the load at which the *mean* request keeps its promise. How many miss it at a given load depends on the
+mix, the gateway and the engine's version. So each minute the misses of the last minutes, at the load of the same
+minutes, tell where on the curve of `scaling.economics` the fleet was, and thereby at which load just the allowed share
+would miss. It moves slowly, down fast where it was far off, and never up while anything waits.
+"""
+
+import math
+
+from forebay.scaling.arrivals import summed
+from forebay.scaling.capacity import PoolCapacity
+from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS
+from forebay.scaling.memory import Memory
+from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
+from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
+from forebay.scaling.sight import Sight
+from forebay.spec.types import Slo
+
+SUSTAINED_MIN = 0.3
+SUSTAINED_MAX = 1.5
+WINDOW_S = 300.0
+"""What the attainments are of."""
+COVERED_MIN = 0.8
+USE_MIN = 0.5
+"""At a lower use the misses say nothing about those at capacity."""
+PER_MINUTE = 0.05
+"""Part of the way that one minute's evidence goes, up or down: evenly, for chance must not move it."""
+FAR_PER_MINUTE = 0.2
+FAR = 0.1
+"""Replicas that sustain a tenth less than was thought are believed so much sooner: that is no chance."""
+MISSES_SURE = 20.0
+"""Evidence of fewer expected misses than this counts in proportion."""
+MISSES_LEAST = 0.05
+"""Of the allowed share: fewer misses than this teach no more than this."""
+MISSES_MOST = 0.3
+
+
+def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> float:
+    """The correction for the next look, from the one in ``memory``; to be asked once a minute."""
+    before = memory.sustained
+    if sight.attainment is None or not capacity.rate_per_s or not sight.known:
+        return before
+    now = summed(memory.buckets, sight.now_s, WINDOW_S)
+    if now.seconds < COVERED_MIN * WINDOW_S or now.replica_seconds <= 0:
+        return before
+    use = now.requests / (now.replica_seconds * capacity.rate_per_s)
+    if use <= USE_MIN:
+        return before
+    allowed = max(ALLOWED_MIN, 1 - slo.attainment)
+    missed = (1 - sight.attainment) + (1 - sight.itl_attainment if sight.itl_attainment is not None else 0.0)
+    missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, missed))
+    fits = use / (1 + math.log(missed / allowed) / STEEPNESS)
+    step = math.log(max(fits, 1e-3))
+    sure = min(1.0, now.requests * max(missed, allowed) / MISSES_SURE) * min(1.0, (use - USE_MIN) / (1 - USE_MIN))
+    if step > 0 and (sight.waiting > QUIET_WAITING_PER_REPLICA * sight.ready or memory.learnt.known_s < HISTORY_S_MIN):
+        return before
+    moved = before * math.exp(step * sure * (FAR_PER_MINUTE if step < -FAR else PER_MINUTE))
+    return min(SUSTAINED_MAX, max(SUSTAINED_MIN, moved))
+
+
+def due(memory: Memory, now_s: float) -> bool:
+    """Whether a minute has passed since the last time."""
+    at_s = memory.learnt.minute_s
+    return at_s is None or not 0 <= now_s - at_s < OUTCOME_S

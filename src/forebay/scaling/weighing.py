@@ -1,0 +1,111 @@
+"""The terms of one decision, in the order in which they are considered: floors, triggers, caps."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from forebay.domain.scaling import Term
+from forebay.scaling import arrivals, caps, floors, triggers
+from forebay.scaling.capacity import PoolCapacity
+from forebay.scaling.economics import Prices
+from forebay.scaling.memory import Memory
+from forebay.scaling.outlook import Outlook
+from forebay.scaling.schedule import Active
+from forebay.scaling.sight import Sight
+from forebay.spec.types import Scaling
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """All that the terms are made of."""
+
+    sight: Sight
+    memory: Memory
+    settings: Scaling
+    capacity: PoolCapacity
+    """Of one replica, at the lengths that come."""
+    cold_start_s: float
+    wall_s: float
+    past_ramps_per_s2: Sequence[float]
+    active: Active | None
+    """The calendar's entry that holds now."""
+    outlook: Outlook | None
+    prices: Prices
+    wake_s: float
+
+
+class Reasons(msgspec.Struct, frozen=True):
+    """Everything that was weighed."""
+
+    terms: tuple[Term, ...]
+    """Floors and triggers."""
+    caps: tuple[Term, ...]
+    lower: Term | None
+    """A hold or a step down; None where floors or triggers want all there is."""
+    demand: arrivals.Demand | None
+    keep: int | None = None
+    """Replicas worth keeping; None: there is no outlook."""
+
+    @property
+    def wanted(self) -> int:
+        return max(term.replicas for term in self.terms)
+
+
+def weighed(facts: Facts, hold: Term | None) -> Reasons:
+    """Every term. ``hold``: where something isn't known."""
+    sight, settings, capacity, outlook = facts.sight, facts.settings, facts.capacity, facts.outlook
+    terms = [floors.minimum(settings)]
+    if settings.min_replicas == 0:
+        terms.append(floors.awake(facts.wake_s, facts.cold_start_s) or terms[-1])
+    if facts.active is not None:
+        terms.append(floors.scheduled(facts.active, facts.wall_s))
+    demand = _demand(facts)
+    if capacity.rate_per_s is None and capacity.prompt_tokens_per_s is None and capacity.output_tokens_per_s is None:
+        terms.append(floors.unmeasured(capacity))
+    base: Term | None = None
+    if demand is not None:
+        terms.append(floors.demanded(demand, capacity, 0.0 if outlook is None else floors.FRACTION_FORESEEN))
+        present = arrivals.present_ramp_per_s2(facts.memory.buckets, sight.now_s, settings.noise_sigmas)
+        buffer = floors.buffered(
+            terms[-1].replicas, settings, capacity, present, facts.past_ramps_per_s2, facts.cold_start_s, outlook is not None
+        )
+        base = buffer or terms[-1]
+        terms.append(base)
+    if outlook is not None:
+        forecast = floors.forecasted(outlook, capacity, facts.prices)
+        terms.append(forecast)
+        base = forecast if base is None or forecast.replicas > base.replicas else base
+    if base is not None:
+        terms.append(floors.spared(base.replicas, settings) or terms[-1])
+    terms.append(triggers.kv(sight, facts.memory, settings))
+    terms.append(triggers.queue(sight, facts.memory, settings, capacity, demand, facts.cold_start_s))
+    return Reasons(
+        terms=_distinct(terms),
+        caps=caps.terms(settings, capacity, sight, facts.memory.lows, facts.active),
+        lower=hold,
+        demand=demand,
+        keep=_keep(facts),
+    )
+
+
+def _demand(facts: Facts) -> arrivals.Demand | None:
+    if facts.sight.arrival_per_s is None:
+        return None
+    buckets, now_s, settings = facts.memory.buckets, facts.sight.now_s, facts.settings
+    present = arrivals.present_ramp_per_s2(buckets, now_s, settings.noise_sigmas)
+    sigmas = settings.noise_sigmas * (arrivals.RISING_DOUBT if present > 0 else 1.0)
+    claims_from_s = facts.cold_start_s if facts.outlook is not None else 0.0
+    return arrivals.demand(buckets, now_s, facts.capacity, sigmas, claims_from_s)
+
+
+def _keep(facts: Facts) -> int | None:
+    """Replicas worth keeping, spares included."""
+    if facts.outlook is None:
+        return None
+    keep = floors.kept(facts.outlook, facts.capacity, facts.prices)
+    spare = floors.spared(keep, facts.settings)
+    return spare.replicas if spare is not None else keep
+
+
+def _distinct(terms: list[Term]) -> tuple[Term, ...]:
+    """``terms`` without the repetitions that stand for a floor that adds nothing."""
+    return tuple(term for place, term in enumerate(terms) if term not in terms[:place])

@@ -1,0 +1,46 @@
+"""How the kernel is compiled: every function into its callers, and only entries are kept on disk, under a name that follows all the code in them.
+
+numba's cache looks at the file of the function that is kept, not at the files of those compiled into it, and would go on
+running old code after one of them was changed. So an entry closes over a digest of every kernel function's code and constants.
+"""
+
+import hashlib
+from collections.abc import Callable
+from types import CodeType
+from typing import Any, TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_digest = hashlib.sha256()
+
+
+def kernel(function: F) -> F:
+    """Compile ``function`` into those that call it."""
+    also_digest(_spelled(function.__code__))
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if isinstance(value, int | float):
+            also_digest(f"{name}={value!r}")
+    return cast(F, numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+
+
+def entry(function: F) -> F:
+    """Compile a function that Python calls; kept on disk."""
+    return cast(F, numba.njit(cache=True, error_model="numpy")(function))
+
+
+def also_digest(what: str) -> None:
+    """Something else that the compiled code hangs on."""
+    _digest.update(what.encode())
+
+
+def digest() -> int:
+    """Names all that the kernel has been made of so far."""
+    return int.from_bytes(_digest.digest()[:4], "big")
+
+
+def _spelled(code: CodeType) -> str:
+    constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"

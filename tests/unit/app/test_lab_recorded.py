@@ -1,0 +1,102 @@
+"""What a controller saw come becomes arrivals again: as many, as long, at the same times of day."""
+
+import numpy as np
+import pytest
+
+from forebay.adapters.sqlite import SqliteStore
+from forebay.app.lab.recorded import BUCKET_S, Buckets, is_state, opened, read
+from forebay.app.wiring import STORE_FILE
+from forebay.domain.errors import BadInput
+from forebay.domain.scaling import Decision, Observation
+from forebay.domain.signal import Known, Unknown
+from forebay.ports.store import DecisionRecord
+
+MONDAY_S = 1_750_000_000 // 60 * 60
+TIERS = {"interactive": 1.0}
+
+
+def look(at_s, rate, prompt=500.0, output=100.0):
+    """What one decision saw; ``rate`` None: nothing was known."""
+
+    def signal(value):
+        return Unknown("gateway_lost") if value is None else Known(value, at_s)
+
+    seen = Observation(
+        "chat",
+        at_s,
+        MONDAY_S + at_s,
+        1,
+        (),
+        arrival_per_s=signal(rate),
+        arrival_prompt_tokens_per_s=signal(None if rate is None else rate * prompt),
+        arrival_output_tokens_per_s=signal(None if rate is None else rate * output),
+    )
+    return DecisionRecord(MONDAY_S + at_s, seen, Decision("chat", at_s, 1, "demand", ()))
+
+
+@pytest.fixture
+def state(tmp_path):
+    """An hour: ten minutes at 2/s, ten unknown, forty at 5/s of longer prompts."""
+    store = SqliteStore(tmp_path / STORE_FILE)
+    for at_s in range(0, 3600, 30):
+        rate, prompt = (2.0, 500.0) if at_s < 600 else (None, 0.0) if at_s < 1200 else (5.0, 800.0)
+        store.append_decision(look(float(at_s), rate, prompt))
+    store.close()
+    return tmp_path
+
+
+def test_minutes_are_read_back_and_what_was_unknown_stays_so(state):
+    past = read(state, "chat")
+    buckets = Buckets(past)
+    assert (past.start_wall_s, past.bucket_s, buckets.duration_s) == (MONDAY_S, BUCKET_S, 3600.0)
+    assert buckets.unknown == 10
+    np.testing.assert_allclose(buckets.requests[:10], 120)
+    np.testing.assert_allclose(buckets.requests[20:], 300)
+    np.testing.assert_allclose(buckets.prompt_means[20:], 800, rtol=1e-6)
+
+
+def test_the_file_is_as_good_as_its_folder(state):
+    assert read(state / STORE_FILE, "chat") == read(state, "chat")
+    assert is_state(state)
+    assert is_state(state / STORE_FILE)
+    (state / "trace.jsonl").write_text('{"at_s": 1}\n')
+    assert not is_state(state / "trace.jsonl")
+
+
+def test_requests_are_drawn_at_the_recorded_rates_and_lengths(state):
+    trace = opened(read(state, "chat"), "past", TIERS, (0.0, None), 1.0, 1.0, seed=3)
+    chunks = list(trace.source())
+    at_s = np.concatenate([chunk.at_s for chunk in chunks])
+    prompts = np.concatenate([chunk.prompt_tokens for chunk in chunks])
+    assert (np.diff(at_s) >= 0).all()
+    assert not ((at_s >= 600) & (at_s < 1200)).any()
+    assert len(at_s) == pytest.approx(1200 + 12_000, rel=0.05)
+    assert prompts[at_s >= 1200].mean() == pytest.approx(800, rel=0.05)
+    assert trace.start_wall_s == MONDAY_S
+
+
+def test_a_part_of_it_keeps_its_own_hours(state):
+    trace = opened(read(state, "chat"), "past", TIERS, (1800.0, 600.0), 2.0, 1.0, seed=3)
+    assert trace.duration_s == 600.0
+    assert trace.start_wall_s == MONDAY_S + 1800
+    (chunk,) = trace.source()
+    assert len(chunk.at_s) == pytest.approx(600 * 10, rel=0.05)
+    assert chunk.prompt_tokens.mean() == pytest.approx(800, rel=0.05)
+
+
+def test_the_same_seed_gives_the_same_requests(state):
+    drawn = [opened(read(state, "chat"), "past", TIERS, (0.0, None), 1.0, 2.0, seed) for seed in (1, 1, 2)]
+    first, again, other = (next(trace.source()) for trace in drawn)
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first.at_s, other.at_s)
+
+
+def test_nothing_recorded_is_said(state):
+    with pytest.raises(BadInput, match="no demand is recorded"):
+        read(state, "long")
+    with pytest.raises(BadInput, match="there is no history at"):
+        read(state / "nowhere", "chat")
+    with pytest.raises(BadInput, match="nothing is recorded from 7200 s on"):
+        opened(read(state, "chat"), "past", TIERS, (7200.0, None), 1.0, 1.0, 0)
+    with pytest.raises(BadInput, match="no request is recorded"):
+        opened(read(state, "chat"), "past", TIERS, (660.0, 300.0), 1.0, 1.0, 0)

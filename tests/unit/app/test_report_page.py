@@ -1,0 +1,78 @@
+"""The page is one file: whole, self-contained, readable without a script, and deaf to what names try to say."""
+
+import re
+
+import msgspec
+from lab_runs import minute, run, tier
+
+from forebay.app.lab.summaries import Yardstick, summary
+from forebay.app.report.content import BoundDrawn, Content, Played
+from forebay.app.report.page import render
+
+YARDSTICK = Yardstick(80.0, 1000.0, 0.99, ("interactive",))
+
+
+def played(name, both=0.995, hours=100.0, timeline=(minute(0), minute(1))):
+    runs = [run(name, gpu_hours=hours, tiers={"interactive": tier(both)}, timeline=timeline)]
+    return Played(summary(runs, YARDSTICK), runs[0], both)
+
+
+def content(*policies, **more):
+    values = {"title": "chat", "facts": (("trace", "conv"),), "verdict": "It holds.", "start_wall_s": 0.0, "bound": BoundDrawn(80.0), **more}
+    return Content(
+        ttft_s=1.0, itl_s=0.05, attainment=0.99, gpus_per_replica=1, gpu_hour_usd=3.5, played=policies or (played("forebay"),), **values
+    )
+
+
+def data_of(page):
+    return msgspec.json.decode(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+
+
+def test_nothing_is_fetched_from_anywhere():
+    page = render(content())
+    assert not re.search(r"""(src|href)\s*=|@import|url\((?!#)|fetch\(|XMLHttp|https?://(?!www\.w3\.org/2000/svg)""", page)
+
+
+def test_every_placeholder_was_filled():
+    assert not re.search(r"\$(title|verdict|facts|table|notes|style|script|data)\b", render(content()))
+
+
+def test_the_table_is_there_without_a_script():
+    table = re.search(r"<tbody>(.*?)</tbody>", render(content(played("forebay"), played("hpa", 0.9, 70.0))), re.S)[1]
+    assert table.count("<tr") == 3
+    assert table.index("clairvoyant") < table.index("forebay") < table.index("hpa")
+    assert '<span class="mark holds"></span>forebay' in table
+    assert '<span class="mark"></span>hpa' in table
+    assert '<span class="miss">90.00%</span>' in table
+    assert "$650" in table
+
+
+def test_names_from_outside_are_only_text():
+    evil = "</script><script>alert(1)</script><b>&"
+    page = render(content(played(evil), title=evil, verdict=evil, facts=((evil, evil),), notes=(evil,), bound=BoundDrawn(1.0, (), evil)))
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 2
+    assert data_of(page)["policies"][0]["name"] == evil
+
+
+def test_the_data_holds_what_is_drawn():
+    data = data_of(render(content()))
+    (policy,) = data["policies"]
+    assert data["ttft_s"] == 1
+    assert policy["holds"]
+    assert policy["lines"]["ready"] == [3, 3]
+    # Three replicas of one GPU at 3.5 USD an hour, for two minutes.
+    assert policy["usd"][-1] == 0.35
+
+
+def test_without_prices_there_is_no_cost():
+    free = msgspec.structs.replace(content(), gpu_hour_usd=0.0)
+    page = render(free)
+    assert "$" not in re.search(r"<tbody>(.*?)</tbody>", page, re.S)[1]
+    assert data_of(page)["policies"][0]["usd"] == []
+
+
+def test_a_month_is_no_heavier_than_a_day():
+    day = render(content(played("x", timeline=[minute(number) for number in range(1440)])))
+    month = render(content(played("x", timeline=[minute(number) for number in range(43_200)])))
+    assert len(month) < 1.3 * len(day)

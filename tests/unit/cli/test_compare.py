@@ -1,0 +1,151 @@
+"""``forebay compare``: every policy on the same arrivals, for people and for scripts."""
+
+import json
+import re
+
+import pytest
+from lab_case import SPEC, invoke, said, spec, trace
+
+from forebay.app.lab.policies import NAMES
+from forebay.app.traces import DEFAULT_CV, FORMATS
+from forebay.cli import lab_options
+from forebay.cli.compare import command
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """One run with everything, read by several tests."""
+    folder = tmp_path_factory.mktemp("compare")
+    page, numbers = folder / "page.html", folder / "numbers.json"
+    words = ["--spec", spec(folder), "--trace", trace(folder), "--policies", "forebay,static-peak,kpa", "--jobs", "1", "--cold-start", "20s"]
+    result = invoke(command, *words, "--html", page, "--json", numbers)
+    assert result.exception is None, result.exception
+    return result, json.loads(numbers.read_text()), page.read_text()
+
+
+def test_scripts_get_the_keys_they_were_promised(compared):
+    _, numbers, _ = compared
+    assert numbers["bound_gpu_hours"] > 0
+    assert {policy["name"] for policy in numbers["policies"]} == {"forebay", "static-peak", "kpa"}
+    hours = [policy["gpu_hours"] for policy in numbers["policies"]]
+    assert hours == sorted(hours)
+    for policy in numbers["policies"]:
+        assert policy["vs_clairvoyant"] == pytest.approx(policy["gpu_hours"] / numbers["bound_gpu_hours"])
+        assert set(policy["ttft_attainment"]) == set(policy["itl_attainment"]) == {"interactive"}
+        assert isinstance(policy["shed"], int)
+        assert isinstance(policy["truncated"], int)
+        assert isinstance(policy["breaches"], int)
+        assert policy["reversals_per_day"] >= 0
+
+
+def test_what_is_saved_is_what_the_fixed_fleet_costs_more(compared):
+    _, numbers, _ = compared
+    fixed = next(policy for policy in numbers["policies"] if policy["name"] == "static-peak")
+    other = next(policy for policy in numbers["policies"] if policy["name"] == "forebay")
+    # A fixed fleet's own first start is paid too: it begins with what the first minutes need.
+    assert other["saved_vs_static_usd"] - fixed["saved_vs_static_usd"] == pytest.approx(fixed["cost_usd"] - other["cost_usd"])
+
+
+def test_people_get_a_table_and_a_sentence(compared):
+    result, numbers, _ = compared
+    assert "clairvoyant" in result.stdout
+    assert numbers["verdict"] in result.stdout
+    assert re.search(r"[✓✗]\s+forebay", result.stdout)
+
+
+def test_the_page_has_all_of_them(compared):
+    _, numbers, page = compared
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
+    assert {policy["name"] for policy in data["policies"]} == {"forebay", "static-peak", "kpa"}
+    assert all(policy["lines"]["at_s"] for policy in data["policies"])
+    assert data["bound_gpu_hours"] == numbers["bound_gpu_hours"]
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path):
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 40, 60.0), "--policies", "kpa", "--no-bound", "-j", "1"]
+    timed = {"decide_ms"}
+    runs = []
+    for _ in range(2):
+        result = invoke(command, *words, "--json", "-")
+        (policy,) = json.loads(result.stdout)["policies"]
+        runs.append({key: value for key, value in policy.items() if key not in timed})
+    assert runs[0] == runs[1]
+
+
+def test_more_seeds_give_confidence(tmp_path):
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 40, 60.0), "--policies", "kpa", "--no-bound", "-j", "1"]
+    result = invoke(command, *words, "--seeds", "2", "--rate-scale", "0.5", "--json", "-")
+    (policy,) = json.loads(result.stdout)["policies"]
+    assert policy["seeds"] == [0, 1]
+    assert set(policy["confidence"]) == {"gpu_hours", "both_attainment", "cost_usd"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--policies", "forbay"], 'did you mean "forebay"?'),
+        (["--policies", "nobody"], ", ".join(NAMES)),
+        (["--policies", ","], "found none"),
+        (["--trace-format", "azur"], 'did you mean "azure"?'),
+        (["--duration", "0s"], "--duration: found '0s', allowed: more than 0"),
+        (["--duration", "soon"], "--duration: 'soon' is not a duration"),
+        (["--start", "1d"], "no row in the span"),
+        (["--rate-scale", "0"], "--rate-scale: found 0"),
+        (["--tiers", "interactiv=1"], 'did you mean "interactive"?'),
+        (["--tiers", "interactive=-1"], "TIER=WEIGHT"),
+        (["--pool", "chatt"], 'did you mean "chat"?'),
+        (["--faults", "metrics=eror@1m+1m"], 'did you mean "error"?'),
+        (["--faults", "crash=1@9h"], "before the end of the run"),
+        (["--dispatch", "random"], "least_loaded, round_robin, prefix"),
+        (["--queueing", "gatway"], 'did you mean "gateway"?'),
+        (["--order", "lifo"], 'did you mean "fifo"?'),
+        (["--actuator", "keda"], "direct, hpa"),
+        (["--weights-bandwidth", "10GB"], "such as 10GB/s"),
+        (["--scrape-delay", "x"], "--scrape-delay"),
+        (["--html", "no-such-folder/page.html"], "a file in a folder that exists"),
+        (["--json", "no-such-folder/numbers.json"], "No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_what_is_allowed(tmp_path, words, sentence):
+    result = invoke(command, "--spec", spec(tmp_path), "--trace", trace(tmp_path, 20, 60.0), "-j", "1", *words)
+    assert sentence in said(result)
+    assert result.stdout == ""
+
+
+def test_a_broken_row_is_named_and_leniently_skipped(tmp_path):
+    path = trace(tmp_path, 20, 60.0)
+    lines = path.read_text().splitlines()
+    lines[4] = '{"at_s": 3, "prompt_tokens": -5, "output_tokens": 3}'
+    path.write_text("\n".join(lines) + "\n")
+    words = ["--spec", spec(tmp_path), "--trace", path, "--policies", "static", "--no-bound", "-j", "1"]
+    assert "trace.jsonl:5: prompt_tokens: found '-5'" in said(invoke(command, *words))
+    assert invoke(command, *words, "--lenient").exception is None
+
+
+def test_a_pool_that_can_never_keep_its_promise_is_refused_with_the_limit_that_binds(tmp_path):
+    hopeless = SPEC.replace("itl: 50ms", "itl: 1ms")
+    sentence = said(invoke(command, "--spec", spec(tmp_path, hopeless), "--trace", trace(tmp_path, 20, 60.0)))
+    assert "itl binds" in sentence
+    assert "The nearest that it can keep is itl: " in sentence
+
+
+def test_several_pools_ask_which(tmp_path):
+    two = SPEC + SPEC.replace("\npools:\n", "").replace("  chat:", "  long:")
+    assert "--pool" in said(invoke(command, "--spec", spec(tmp_path, two), "--trace", trace(tmp_path, 20, 60.0)))
+
+
+def test_a_fleet_that_is_too_small_for_any_policy_is_said_to_be(tmp_path):
+    small = SPEC.replace("max: 5", "max: 1")
+    result = invoke(
+        command, "--spec", spec(tmp_path, small), "--trace", trace(tmp_path, 3000, 8.0), "--policies", "static", "--no-bound", "-j", "1"
+    )
+    assert "Not even 1 replica, the most allowed, keeps the promise through the busiest hour" in result.stdout
+
+
+def test_the_option_names_every_format_there_is():
+    assert set(lab_options.TRACE_FORMATS) == {"auto", *FORMATS}
+
+
+def test_the_default_burstiness_is_the_trace_reader_s():
+    assert command.__defaults__ is not None
+    assert DEFAULT_CV in command.__defaults__

@@ -1,0 +1,55 @@
+"""``forebay simulate``: one policy, its numbers, its page."""
+
+import json
+
+import pytest
+from lab_case import invoke, said, spec, trace
+
+from forebay.cli.simulate import command
+
+
+@pytest.fixture
+def words(tmp_path):
+    return ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 60, 120.0), "-j", "1"]
+
+
+def test_scripts_get_a_policy_s_keys_and_the_run_s(words):
+    result = invoke(command, *words, "--no-bound", "--json", "-")
+    assert result.exception is None
+    numbers = json.loads(result.stdout)
+    assert (numbers["name"], numbers["requests"]) == ("forebay", 60)
+    assert numbers["requests_per_s"] == pytest.approx(60 / numbers["wall_s"])
+    assert numbers["vs_clairvoyant"] is None
+    assert {"gpu_hours", "ttft_attainment", "itl_attainment", "shed", "truncated", "scale_actions", "breaches", "cost_usd"} <= set(numbers)
+
+
+def test_the_bound_is_found_unless_it_is_left_out(words):
+    numbers = json.loads(invoke(command, *words, "--policy", "static", "--json", "-").stdout)
+    assert numbers["vs_clairvoyant"] == pytest.approx(numbers["gpu_hours"] / numbers["bound_gpu_hours"])
+
+
+def test_people_get_times_hours_and_the_page(words, tmp_path):
+    result = invoke(command, *words, "--no-bound", "--policy", "kpa", "--html", tmp_path / "page.html")
+    assert result.exception is None
+    assert "interactive: first token" in result.stdout
+    assert "starting" in result.stdout
+    assert str(tmp_path / "page.html") in result.stdout
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+def test_faults_reach_the_run(words):
+    calm, ill = (
+        json.loads(invoke(command, *words, "--no-bound", "--policy", "static", *more, "--json", "-").stdout)
+        for more in ([], ["--faults", "crash=1@30s"])
+    )
+    assert ill["gpu_hours_by_state"]["failed"] > 0 == calm["gpu_hours_by_state"]["failed"]
+
+
+def test_one_policy_is_one(words):
+    assert "`forebay compare` plays several" in said(invoke(command, *words, "--policy", "forebay,kpa"))
+    assert 'did you mean "kpa"?' in said(invoke(command, *words, "--policy", "kpaa"))
+
+
+def test_what_is_before_the_start_is_history(tmp_path):
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 200, 900.0), "-j", "1", "--no-bound", "--start", "10m", "--json", "-"]
+    assert json.loads(invoke(command, *words).stdout)["duration_s"] == pytest.approx(295, abs=5)

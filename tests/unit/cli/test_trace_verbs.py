@@ -1,0 +1,165 @@
+"""`forebay trace`: tells, makes and changes traces; says what is wrong in one sentence, and leaves no half a file."""
+
+import gzip
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from forebay.app import traces
+from forebay.cli import trace, trace_make, trace_words
+from forebay.demand.generator import KINDS
+from forebay.domain.errors import BadInput
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2024-05-10 {second // 60:02}:{second % 60:02}:00.5,{second + 1},{second % 7 + 1}\n" for second in range(200)
+)
+RATE = "# Minute 0 = 2024-05-12 00:00 UTC\nminute,rpm\n" + "".join(f"{10 * number},{6 * (number % 3)}\n" for number in range(300))
+
+
+def run(*words: object):
+    """What came of ``forebay trace`` with these words; BadInput is raised, as `main` would catch it."""
+    result = CliRunner().invoke(trace.app, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_stats_tells_rates_bursts_and_lengths(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(AZURE)
+    result = run("stats", path, "--json", "-")
+    found = json.loads(result.stdout)
+    assert (found["requests"], found["duration_s"]) == (200, 11941.0)
+    assert found["prompt_tokens"]["p50"] == 100
+    assert found["rates"]["acf"] == {"24h": None, "7d": None}
+    assert "variation of gaps" in result.stderr
+    assert "busiest minute" in run("stats", path).stdout
+
+
+def test_stats_of_rates_are_those_published_and_may_be_cut(tmp_path):
+    path = tmp_path / "rates.csv"
+    path.write_text(RATE)
+    found = json.loads(run("stats", path, "--json", "-").stdout)
+    assert (found["rates"]["mean"], found["bursts"], found["start_wall_s"]) == (pytest.approx(0.1), None, 1715472000.0)
+    assert found["rates"]["acf"]["24h"] > 0.9
+    part = json.loads(run("stats", path, "--start", "10m", "--duration", "20m", "--json", "-").stdout)
+    assert (part["rates"]["mean"], part["duration_s"], part["start_wall_s"]) == (pytest.approx(0.15), 1200.0, 1715472600.0)
+    with pytest.raises(BadInput, match="nothing in the span"):
+        run("stats", path, "--start", "9w")
+
+
+def test_stats_names_the_broken_line_or_counts_it(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(AZURE + "2024-05-10 09:00:00,-4,1\n")
+    with pytest.raises(BadInput, match=r"t\.csv:202: ContextTokens: found '-4'"):
+        run("stats", path)
+    result = run("stats", path, "--lenient")
+    assert "200 requests" in result.stdout
+    assert "rows skipped: 1 broken; the first broken one" in result.stderr
+
+
+@pytest.mark.parametrize("text", [AZURE, RATE])
+def test_stats_draws_a_picture(tmp_path, text):
+    path, png = tmp_path / "t.csv", tmp_path / "t.png"
+    path.write_text(text)
+    run("stats", path, "--png", png)
+    assert png.read_bytes()[:4] == b"\x89PNG"
+    assert png.stat().st_size > 10_000
+
+
+def test_a_picture_that_could_not_be_left_is_refused_first(tmp_path):
+    for png in (tmp_path / "t.jpg", tmp_path / "no" / "t.png"):
+        with pytest.raises(BadInput, match="--png"):
+            run("stats", tmp_path / "missing", "--png", png)
+
+
+def test_made_traffic_is_the_same_for_the_same_seed_and_is_read_back(tmp_path):
+    options = (
+        "--rate",
+        "1/s",
+        "--duration",
+        "2h",
+        "--kinds",
+        "conversation=2,code",
+        "--time-zone",
+        "Europe/Berlin",
+        "--tiers",
+        "gold=1,tin=1",
+    )
+    calendar = ("--holiday", "2026-01-05", "--launch", "2026-01-05T01:00=2", "--growth", "0.1", "--seed", "4")
+    one, two = tmp_path / "one.csv.gz", tmp_path / "two.csv.gz"
+    said = run("make", "-o", one, *options, *calendar).stderr
+    run("make", "-o", two, *options, *calendar)
+    assert one.read_bytes() == two.read_bytes()
+    rows = gzip.decompress(one.read_bytes()).decode().splitlines()
+    assert f"{len(rows) - 1:,} requests over 2h" in said
+    assert rows[0] == "wall_s,prompt_tokens,output_tokens,tier"
+    found = json.loads(run("stats", one, "--json", "-").stdout)
+    assert found["requests"] == len(rows) - 1
+    assert set(found["tiers"]) == {"gold", "tin"}
+    # Midnight of 5 January in Berlin.
+    assert 1767567600 <= found["start_wall_s"] < 1767567660
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.csv.gz", "two.csv.gz"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--kinds", "talk"), "kind 'talk'; allowed: conversation, code, reasoning, long-context"),
+        (("--kinds", "code=x"), "--kinds: found 'code=x'"),
+        (("--rate", "5"), "--rate: '5' is not a rate"),
+        (("--duration", "5"), "--duration: '5' is not a duration"),
+        (("--start", "yesterday"), "--start: found 'yesterday'"),
+        (("--time-zone", "Mars/Base"), "time zone 'Mars/Base'"),
+        (("--holiday", "2026-01-01=x"), "--holiday: found"),
+        (("--launch", "2026-01-05T10:00+01:00=2"), "--launch: found"),
+        (("--launch", "soon=2"), "--launch: found"),
+        (("--duration", "1h", "--tiers", 'a"b'), "plain names of tiers"),
+    ],
+)
+def test_traffic_that_can_not_be_made_is_explained(tmp_path, options, words):
+    with pytest.raises(BadInput) as caught:
+        run("make", "-o", tmp_path / "t.csv", *options)
+    assert words in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_names_of_files_are_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"a name that ends in \.csv"):
+        run("make", "-o", tmp_path / "t.xml", "--duration", "1h")
+
+
+def test_edit_makes_changes_in_order_and_keeps_the_calendar(tmp_path):
+    path, out = tmp_path / "t.csv", tmp_path / "out.jsonl"
+    path.write_text(AZURE)
+    run("edit", path, "-o", out, "--do", "long-context share=0.5 prompt=32000 output=1", "--do", "lengths from=0s output=3")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert rows[0] == {"wall_s": 1715299200.5, "prompt_tokens": 1, "output_tokens": 3}
+    assert sum(row["prompt_tokens"] == 32_000 for row in rows) == 200
+    assert len(rows) == 400
+    with pytest.raises(BadInput, match='did you mean "spike"'):
+        run("edit", path, "-o", out, "--do", "spik at=1h")
+    with pytest.raises(BadInput, match="is the trace itself"):
+        run("edit", path, "-o", path)
+
+
+def test_edit_draws_requests_from_rates_and_joins_traces_with_their_groups(tmp_path):
+    rates, moon, out = tmp_path / "rates.csv", tmp_path / "moon.jsonl", tmp_path / "out.csv"
+    rates.write_text(RATE)
+    moon.write_text("".join(f'{{"timestamp": {n}, "input_length": 1024, "output_length": 5, "hash_ids": [0, 1]}}\n' for n in range(3)))
+    run("edit", rates, "-o", out, "--duration", "1h", "--prompt-tokens", 50, "--do", f"merge with={moon} from=0s")
+    rows = out.read_text().splitlines()
+    assert rows[0] == "wall_s,prompt_tokens,output_tokens,group,shared_tokens"
+    assert sum(row.endswith(",1,1023") for row in rows) == 2
+    tiered = tmp_path / "tiered.csv"
+    tiered.write_text("at_s,prompt_tokens,output_tokens,tier\n0,1,1,gold\n")
+    with pytest.raises(BadInput, match=r"names tiers \(gold\)"):
+        run("edit", rates, "-o", out, "--do", f"splice with={tiered} at=1h")
+    run("edit", rates, "-o", out, "--tiers", "gold", "--do", f"splice with={tiered} at=1h")
+    assert out.read_text().splitlines()[-1].endswith(",1,1,gold")
+
+
+def test_names_that_verbs_list_are_those_that_exist():
+    assert trace_words.FORMATS == traces.FORMATS
+    assert tuple(KINDS) == trace_make.KINDS

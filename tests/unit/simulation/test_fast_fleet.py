@@ -1,0 +1,74 @@
+"""The fast fleet equals the plain one: every request's first token, end, outcome and row, every counter and reading, whatever happens."""
+
+import math
+
+import numpy as np
+import pytest
+from fleet_cases import Case, close, play
+from plain_fleet import PlainFleet, quantile_of
+
+from forebay.simulation.fast import FastFleet
+from forebay.simulation.kernel.numbers import SKETCH_ERROR
+
+
+def judge(seed, exact=True):
+    """Play one case on both; raises AssertionError where they differ. Returns the plain fleet."""
+    case = Case(seed, exact)
+    plain, fast = PlainFleet(case.rules, case.source()), FastFleet(case.rules, case.source(), log=True)
+
+    def look(live):
+        assert plain.now_s == fast.now_s
+        assert plain.exhausted == fast.exhausted
+        plain.check()
+        fast.check()
+        for tier in range(len(case.rules.tiers)):
+            assert plain.totals(tier) == fast.totals(tier)
+        for row in live:
+            assert plain.idle(row) == fast.idle(row)
+            same_readings(plain.read(row), fast.read(row), exact)
+        for what in ("ttft", "tpot"):
+            same_quantile(plain.recent_quantile_s(what, 0.7), fast.recent_quantile_s(what, 0.7))
+
+    play(case, (plain, fast), look)
+    same_requests(plain.requests, fast.log(), exact)
+    for tier in range(len(case.rules.tiers)):
+        same_results(plain.results(tier), fast.results(tier), plain.latencies[tier], exact)
+    return plain
+
+
+def same_readings(plain, fast, exact):
+    for name in plain.__struct_fields__:
+        a, b = getattr(plain, name), getattr(fast, name)
+        assert close(a, b, exact and name != "kv_usage"), f"{name}: {plain} {fast}"
+
+
+def same_quantile(a, b):
+    assert (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=SKETCH_ERROR * 1.0001, abs_tol=1e-6), (a, b)
+
+
+def same_requests(requests, log, exact):
+    assert len(requests) == len(log)
+    for request, entry in zip(requests, log, strict=True):
+        where = f"request {request.seq}"
+        assert request.outcome == entry["outcome"], where
+        assert request.row == entry["row"], where
+        assert request.preempted == entry["preempted"], where
+        assert close(request.first_s, entry["first_s"], exact), f"{where}: {request.first_s} {entry['first_s']}"
+        assert close(request.finish_s, entry["finish_s"], exact), where
+
+
+def same_results(plain, fast, latencies, exact):
+    assert plain.totals == fast.totals
+    assert (plain.ttft_attainment, plain.itl_attainment, plain.both_attainment) == (
+        fast.ttft_attainment,
+        fast.itl_attainment,
+        fast.both_attainment,
+    )
+    for kind in ("ttft", "itl", "tpot", "wait"):
+        a, b = getattr(plain, kind + "_s"), getattr(fast, kind + "_s")
+        assert a.keys() == b.keys(), kind
+        for name in a:
+            if name in ("mean", "max"):
+                assert math.isclose(a[name], b[name], rel_tol=1e-9, abs_tol=1e-12), (kind, name)
+            else:
+                same_quantile(a[name], b[name])
