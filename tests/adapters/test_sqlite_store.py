@@ -12,6 +12,7 @@ from forebay.adapters.sqlite import SqliteStore, StoreCorrupt, StoreFailed, Stor
 from forebay.adapters.sqlite import store as module
 from forebay.domain.errors import BadInput
 from forebay.domain.events import Event
+from forebay.ports import DemandBucket
 
 WRITER = """
 import sys
@@ -140,6 +141,27 @@ def test_a_newer_version_is_refused(path):
     connection.close()
     with pytest.raises(BadInput, match="newer Forebay"):
         SqliteStore(path)
+
+
+def test_a_file_of_the_version_before_demand_is_read_as_it_is_and_brought_up_to_date_by_the_writer(path):
+    bucket = DemandBucket(300.0, 300.0, 1.0, 2.0, 3.0)
+    store = SqliteStore(path)
+    store.put("key", b"old")
+    store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE demand")
+        connection.execute("PRAGMA user_version=1")
+    connection.close()
+    reader = SqliteStore(path, read_only=True)
+    assert list(reader.demand("chat")) == []
+    reader.close()
+    writer = SqliteStore(path)
+    writer.append_demand("chat", bucket)
+    assert writer.get("key") == b"old"
+    writer.close()
+    again = SqliteStore(path, read_only=True)
+    assert list(again.demand("chat")) == [bucket]
+    again.close()
 
 
 def test_a_reader_beside_the_writer_sees_what_is_committed_and_cannot_write(path):

@@ -3,11 +3,13 @@
 import pytest
 
 from forebay.adapters.sqlite import SqliteStore
+from forebay.adapters.sqlite import store as sqlite_store
 from forebay.domain.events import Event
 from forebay.domain.replica import ReplicaState
 from forebay.domain.scaling import Decision, Observation, ReplicaObservation, Term, TermKind
 from forebay.domain.signal import Known, Unknown
-from forebay.ports.store import DecisionRecord
+from forebay.ports.store import DEMAND_BUCKETS_MAX, DecisionRecord, DemandBucket
+from forebay.testing import store as memory_store
 from forebay.testing.store import MemoryStore
 
 
@@ -34,6 +36,7 @@ def test_an_empty_store_answers(store):
     assert store.events() == []
     assert store.get("nothing") is None
     assert list(store.ramps("chat")) == []
+    assert list(store.demand("chat")) == []
 
 
 def test_a_decision_comes_back_as_it_was(store):
@@ -86,6 +89,37 @@ def test_a_day_keeps_its_largest_ramp_and_days_come_in_order(store):
     store.append_ramp("other", "2026-11-01", 9.0)
     assert list(store.ramps("chat")) == [1.0, 5.0, 0.0]
     assert list(store.ramps("chat", limit=2)) == [5.0, 0.0]
+
+
+def bucket(start_wall_s, requests=1.0):
+    return DemandBucket(start_wall_s, 300.0, requests, 1000 * requests, 100 * requests)
+
+
+def test_demand_comes_in_order_of_time_for_its_pool_and_span(store):
+    for start_wall_s in (600.0, 0.0, 300.0):
+        store.append_demand("chat", bucket(start_wall_s, 2.5))
+    store.append_demand("other", bucket(900.0))
+    assert list(store.demand("chat")) == [bucket(0.0, 2.5), bucket(300.0, 2.5), bucket(600.0, 2.5)]
+    assert [found.start_wall_s for found in store.demand("chat", 300.0, 600.0)] == [300.0]
+    assert [found.start_wall_s for found in store.demand("chat", until_wall_s=300.0)] == [0.0]
+
+
+def test_a_bucket_that_begins_at_the_same_time_replaces(store):
+    for requests in (1.0, 7.0):
+        store.append_demand("chat", bucket(300.0, requests))
+    assert list(store.demand("chat")) == [bucket(300.0, 7.0)]
+
+
+def test_the_last_buckets_written_of_each_pool_are_kept(store, monkeypatch):
+    """By when they were written: a world that ran ahead of time must not push out what comes after it."""
+    for module in (sqlite_store, memory_store):
+        monkeypatch.setattr(module, "DEMAND_BUCKETS_MAX", 3)
+    store.append_demand("other", bucket(0.0))
+    for start_wall_s in (9e9, 0.0, 300.0, 0.0, 600.0):
+        store.append_demand("chat", bucket(start_wall_s))
+    assert [found.start_wall_s for found in store.demand("chat")] == [0.0, 300.0, 600.0]
+    assert len(store.demand("other")) == 1
+    assert DEMAND_BUCKETS_MAX == 28 * 288
 
 
 def test_close_twice(store):

@@ -26,7 +26,7 @@ def command(
     jobs: options.Jobs = 0,
     pool: options.PoolName = None,
     rate_scale: options.RateScale = 1.0,
-    gap_cv: options.GapCv = 2.0,
+    cv: options.GapCv = 2.0,
     tiers: options.Tiers = "",
     lenient: options.Lenient = False,
     bound: Annotated[bool, typer.Option(help="Find the clairvoyant schedule, which takes as long as several policies.")] = True,

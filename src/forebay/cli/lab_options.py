@@ -51,9 +51,9 @@ Column = Annotated[
     str, typer.Option("--column", metavar="NAME", help="o365: the column, such as A_prod. csv: columns by another name, at_s=when,….")
 ]
 RateNoise = Annotated[
-    float, typer.Option("--rate-noise", min=0.0, max=1.0, help="For traces of rates: stray from minute to minute, such as 0.05.")
+    float, typer.Option("--noise", min=0.0, max=1.0, help="For traces of rates: stray from minute to minute, such as 0.05.")
 ]
-GapCv = Annotated[float, typer.Option("--gap-cv", min=0.0, max=100.0, help="For traces of rates: how bursty arrivals are; 1 is Poisson.")]
+GapCv = Annotated[float, typer.Option("--cv", min=0.0, max=100.0, help="For traces of rates: how bursty arrivals are; 1 is Poisson.")]
 Lenient = Annotated[bool, typer.Option("--lenient", help="Skip and count broken rows instead of stopping at the first.")]
 ColdStart = Annotated[
     str | None,
@@ -154,7 +154,7 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
 
 
 def trace_options(given: dict[str, Any]) -> TraceOptions:
-    """Which arrivals. ``given``: trace, trace_format, lengths, column, start, duration, rate_scale, rate_noise, gap_cv, tiers, lenient,
+    """Which arrivals. ``given``: trace, trace_format, lengths, column, start, duration, rate_scale, noise, cv, tiers, lenient,
     as they were given. Raises BadInput naming the option.
     """
     rate_scale, duration = given["rate_scale"], given["duration"]
@@ -169,8 +169,8 @@ def trace_options(given: dict[str, Any]) -> TraceOptions:
         rate_scale=rate_scale,
         tiers=weights("--tiers", given["tiers"]),
         lenient=given["lenient"],
-        noise=given["rate_noise"],
-        gap_cv=given["gap_cv"],
+        noise=given["noise"],
+        gap_cv=given["cv"],
         column=given["column"],
     )
 
@@ -181,7 +181,7 @@ NO_TRACE: dict[str, Any] = {
     "column": "",
     "start": "0s",
     "duration": None,
-    "rate_noise": 0.0,
+    "noise": 0.0,
 }
 """Options of a trace that a verb without them has."""
 

@@ -6,7 +6,26 @@ from typing import Annotated
 
 import typer
 
-from forebay.cli import calibrate, check, demo, emulate, explain, gateway, profile, replay, schema, status, up, world
+from forebay.cli import (
+    backtest,
+    calibrate,
+    check,
+    compare,
+    demo,
+    emulate,
+    explain,
+    gateway,
+    plan,
+    profile,
+    replay,
+    schema,
+    simulate,
+    status,
+    trace,
+    tune,
+    up,
+    world,
+)
 from forebay.domain.errors import ForebayError
 
 app = typer.Typer(
@@ -46,6 +65,12 @@ app.command("calibrate")(calibrate.command)
 app.command("emulate")(emulate.command)
 app.command("replay")(replay.command)
 app.command("demo")(demo.command)
+app.add_typer(trace.app, name="trace")
+app.command("simulate")(simulate.command)
+app.command("compare")(compare.command)
+app.command("backtest")(backtest.command)
+app.command("tune")(tune.command)
+app.add_typer(plan.app, name="plan")
 app.command("world")(world.command)
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from forebay.controller.gateways import GatewayBook
 from forebay.domain.replica import PENDING_STATES, ReplicaState, ReplicaView
-from forebay.domain.scaling import Observation, ReplicaObservation
+from forebay.domain.scaling import History, Observation, ReplicaObservation
 from forebay.domain.signal import Known, Signal, Unknown, fresh
 from forebay.ports import EngineSignals
 
@@ -26,6 +26,7 @@ class PoolFacts(msgspec.Struct, frozen=True):
     cold_start_s: Signal
     assumed_cold_start_s: float
     past_ramps_per_s2: tuple[float, ...]
+    history: History | None = None
 
 
 def observation(
@@ -52,6 +53,7 @@ def observation(
         ttft_attainment=book.attainment(pool, now_s),
         cold_start_s=facts.cold_start_s,
         past_ramps_per_s2=facts.past_ramps_per_s2,
+        history=facts.history,
         memory=facts.memory,
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from forebay.controller.demand import Demand
 from forebay.controller.gateways import GatewayBook
 from forebay.controller.history import ColdStarts, Ramps
 from forebay.controller.meter import Meter
@@ -32,6 +33,7 @@ TERM_KEY = "term"
 SAVE_EVERY_S = 10.0
 STOP_POLL_S = 0.5
 GIVEN_UP_S = 900.0
+ARRIVED = ("arrived", "arrived_prompt_tokens", "arrived_output_tokens")
 PRESENT_RAMP = "present_ramp_per_s2"
 """The number of the buffer term that each day's history of ramps is made of."""
 
@@ -69,6 +71,7 @@ class Controller:
         self.wards = {pool.name: Ward(pool, policies[pool.name].policy, policies[pool.name].capacity, store) for pool in spec.pools}
         self.cold_starts = ColdStarts(store, self.wards)
         self.ramps = Ramps(store)
+        self.demand = Demand(store, self.wards)
         self.wedges = Wedges(clock.speed)
         self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
         self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of)
@@ -133,7 +136,7 @@ class Controller:
         readings = await self._source.read(ready_urls(views))
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
         readings = self.wedges.judged(views, readings, self.book, now_s)
-        self._account(views, now_s)
+        self._account(views, now_s, wall_s)
         for ward in self.wards.values():
             ward.see(views, readings)
         # 2. Let retreats move.
@@ -151,9 +154,12 @@ class Controller:
             self._effects += self.retreat.roster_published(roster.term, roster.version, self.retreat.leaving(), gateways, now_s)
         return changed
 
-    def _account(self, views: Sequence[ReplicaView], now_s: float) -> None:
+    def _account(self, views: Sequence[ReplicaView], now_s: float, wall_s: float) -> None:
         self.meter.count(views, now_s)
         self.cold_starts.take(views)
+        for pool in self.wards:
+            requests, prompt, output = (self.book.rate(pool, counter, now_s) for counter in ARRIVED)
+            self.demand.take(pool, (requests, prompt, output), now_s, wall_s)
         for name in self.book.expire(now_s):
             self._effects += self.retreat.gateway_left(name, now_s)
             self._event("gateway_forgotten", f"gateway {name} has been gone too long for any stream of its to live")
@@ -247,6 +253,7 @@ class Controller:
             cold_start_s=self.cold_starts.signal(pool.name, now_s),
             assumed_cold_start_s=ward.capacity.cold_start_s,
             past_ramps_per_s2=self.ramps.past(pool.name),
+            history=self.demand.history(pool.name),
         )
         return observation(facts, ward.views, ward.signals, self.book, now_s, wall_s)
 

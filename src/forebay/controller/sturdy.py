@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from forebay.domain.errors import ForebayError
 from forebay.domain.events import Event
-from forebay.ports import DecisionRecord, Store
+from forebay.ports import DecisionRecord, DemandBucket, Store
 
 T = TypeVar("T")
 
@@ -55,6 +55,14 @@ class SturdyStore:
     def ramps(self, pool: str, limit: int = 28) -> Sequence[float]:
         """As the store has them; empty where it can't be read."""
         return self._read(lambda: self._store.ramps(pool, limit), ())
+
+    def append_demand(self, pool: str, bucket: DemandBucket) -> None:
+        """Keep the bucket, or drop it."""
+        self._write(lambda: self._store.append_demand(pool, bucket))
+
+    def demand(self, pool: str, since_wall_s: float = 0.0, until_wall_s: float | None = None) -> Sequence[DemandBucket]:
+        """As the store has them; empty where it can't be read."""
+        return self._read(lambda: self._store.demand(pool, since_wall_s, until_wall_s), ())
 
     def close(self) -> None:
         """Close the store beneath."""

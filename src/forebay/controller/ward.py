@@ -74,7 +74,8 @@ class Ward:
             self._store.put(self._key, msgspec.json.encode(Saved(self.desired, self.memory)))
         self.look_at_s = decision.look_again_at_s
         if self._worth_recording(decision):
-            self._store.append_decision(DecisionRecord(wall_s, observation, decision))
+            # Four weeks of demand are in the Store already: a copy with each decision would fill the disk within days.
+            self._store.append_decision(DecisionRecord(wall_s, msgspec.structs.replace(observation, history=None), decision))
             self._recorded = decision
         now = {alert.kind: alert for alert in decision.alerts}
         begun = [alert for kind, alert in now.items() if kind not in self._alerts]

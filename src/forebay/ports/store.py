@@ -17,6 +17,20 @@ class DecisionRecord(msgspec.Struct, frozen=True):
     decision: Decision
 
 
+class DemandBucket(msgspec.Struct, frozen=True):
+    """What came to a pool in one span of time, net of preemptible tiers. A span of which too little is known has none."""
+
+    start_wall_s: float
+    bucket_s: float
+    requests: float
+    prompt_tokens: float
+    output_tokens: float
+
+
+DEMAND_BUCKETS_MAX = 8_064
+"""Kept per pool: four weeks of five minutes."""
+
+
 class Store(Protocol):
     """Synchronous and quick: called from a control loop, never from the data path."""
 
@@ -50,6 +64,14 @@ class Store(Protocol):
 
     def ramps(self, pool: str, limit: int = 28) -> Sequence[float]:
         """The largest ramp of each of the newest ``limit`` days, oldest first."""
+        ...
+
+    def append_demand(self, pool: str, bucket: DemandBucket) -> None:
+        """Keep ``bucket``, in place of one that begins at the same time; the last DEMAND_BUCKETS_MAX written of each pool stay."""
+        ...
+
+    def demand(self, pool: str, since_wall_s: float = 0.0, until_wall_s: float | None = None) -> Sequence[DemandBucket]:
+        """The kept buckets that begin at or after ``since_wall_s`` and before ``until_wall_s``, oldest first."""
         ...
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ Python feeds it arrivals a chunk at a time, grows its arrays when they are full,
 """
 
 import heapq
-import math
 from typing import Any
 
 import numpy as np
@@ -142,7 +141,8 @@ class FastFleet:
 
     def sketch(self, tier: int, kind: int) -> npt.NDArray[np.int64]:
         """Counts per bucket of one kind of latency (`kernel.numbers`); sketches of several runs add up."""
-        return self._fleet.sketches["count"][tier, kind].copy()
+        counts: npt.NDArray[np.int64] = self._fleet.sketches["count"][tier, kind].copy()
+        return counts
 
     def log(self) -> Records:
         """First token, end and outcome by row of the trace, up to the last arrival; empty unless asked for."""

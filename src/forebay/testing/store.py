@@ -1,11 +1,12 @@
 """A store in memory that forgets what a real one would keep on disk, and nothing else: the same contract tests run on both."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
 from forebay.domain.errors import ForebayError
 from forebay.domain.events import Event
-from forebay.ports.store import DecisionRecord
+from forebay.ports.store import DEMAND_BUCKETS_MAX, DecisionRecord, DemandBucket
 
 ROWS_MAX = 100_000
 
@@ -23,6 +24,7 @@ class MemoryStore:
         self._events: deque[Event] = deque(maxlen=rows_max)
         self._values: dict[str, bytes] = {}
         self._ramps: dict[str, dict[str, float]] = {}
+        self._demand: dict[str, dict[float, DemandBucket]] = {}
 
     def append_decision(self, record: DecisionRecord) -> None:
         """Keep ``record``."""
@@ -65,6 +67,21 @@ class MemoryStore:
         """By day, oldest first."""
         days = sorted(self._ramps.get(pool, {}).items())
         return [ramp for _, ramp in days[max(0, len(days) - limit) :]]
+
+    def append_demand(self, pool: str, bucket: DemandBucket) -> None:
+        """In place of one that begins at the same time; the last ones written stay."""
+        self._writable()
+        kept = self._demand.setdefault(pool, {})
+        kept.pop(bucket.start_wall_s, None)
+        kept[bucket.start_wall_s] = bucket
+        if len(kept) > DEMAND_BUCKETS_MAX:
+            del kept[next(iter(kept))]
+
+    def demand(self, pool: str, since_wall_s: float = 0.0, until_wall_s: float | None = None) -> Sequence[DemandBucket]:
+        """By time, oldest first."""
+        until_s = math.inf if until_wall_s is None else until_wall_s
+        kept = sorted(self._demand.get(pool, {}).items())
+        return [bucket for start_s, bucket in kept if since_wall_s <= start_s < until_s]
 
     def close(self) -> None:
         """Nothing to release."""

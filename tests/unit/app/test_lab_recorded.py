@@ -34,15 +34,16 @@ def look(at_s, rate, prompt=500.0, output=100.0):
     return DecisionRecord(MONDAY_S + at_s, seen, Decision("chat", at_s, 1, "demand", ()))
 
 
-@pytest.fixture
-def state(tmp_path):
+@pytest.fixture(scope="module")
+def state(tmp_path_factory):
     """An hour: ten minutes at 2/s, ten unknown, forty at 5/s of longer prompts."""
-    store = SqliteStore(tmp_path / STORE_FILE)
+    folder = tmp_path_factory.mktemp("state")
+    store = SqliteStore(folder / STORE_FILE)
     for at_s in range(0, 3600, 30):
         rate, prompt = (2.0, 500.0) if at_s < 600 else (None, 0.0) if at_s < 1200 else (5.0, 800.0)
         store.append_decision(look(float(at_s), rate, prompt))
     store.close()
-    return tmp_path
+    return folder
 
 
 def test_minutes_are_read_back_and_what_was_unknown_stays_so(state):

@@ -1,5 +1,6 @@
 from forebay.controller.sturdy import SturdyStore
 from forebay.domain.events import Event
+from forebay.ports import DemandBucket
 from forebay.testing.store import MemoryStore
 
 
@@ -53,6 +54,10 @@ class Unreadable(MemoryStore):
         self._writable()
         return super().ramps(pool, limit)
 
+    def demand(self, pool, since_wall_s=0.0, until_wall_s=None):
+        self._writable()
+        return super().demand(pool, since_wall_s, until_wall_s)
+
 
 def test_a_store_that_can_not_be_read_is_as_if_nothing_was_there():
     said = []
@@ -60,10 +65,11 @@ def test_a_store_that_can_not_be_read_is_as_if_nothing_was_there():
     store = SturdyStore(beneath, lambda kind, message: said.append(kind))
     beneath.broken = True
     assert (store.get("a"), store.decisions("chat"), store.events(), store.ramps("chat")) == (None, [], [], ())
+    assert store.demand("chat") == ()
     beneath.broken = False
     store.get("a")
     assert said == ["store_failed", "store_works"]
-    assert store.dropped_total == 4
+    assert store.dropped_total == 5
 
 
 def test_what_is_kept_is_what_the_store_beneath_has():
@@ -71,6 +77,8 @@ def test_what_is_kept_is_what_the_store_beneath_has():
     store = SturdyStore(beneath, lambda kind, message: None)
     store.append_event(Event("e", 0.0, 1.0))
     store.append_ramp("chat", "2026-01-01", 0.5)
+    store.append_demand("chat", DemandBucket(0.0, 300.0, 1.0, 2.0, 3.0))
     assert store.events() == beneath.events() != []
     assert list(store.ramps("chat")) == [0.5]
+    assert store.demand("chat") == beneath.demand("chat") != []
     assert store.decisions("chat") == []

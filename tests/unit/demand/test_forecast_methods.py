@@ -8,7 +8,7 @@ import pytest
 from forebay.demand.forecast_learning import Outcome, learn
 from forebay.demand.forecast_methods import FEATURES, FIXED, METHODS, said
 from forebay.demand.forecast_past import Past, framed, level_weight
-from forebay.demand.forecast_state import ERROR_FIRST, LEVELS, State, steps_of
+from forebay.demand.forecast_state import ERROR_FIRST, State, steps_of
 
 HOUR_S = 3600.0
 STEPS = np.array([1, 2])
@@ -103,6 +103,8 @@ class TestState:
         learn(state, outcome)
         assert (state.errors[:, LAST] < ERROR_FIRST).all()
         assert (state.errors[:, FIXED] > ERROR_FIRST).all()
-        assert (state.quantiles[:, 0, LEVELS >= 0.5] > quantiles[:, 0, LEVELS >= 0.5]).all()
+        below = quantiles < 5.0  # the outcome was five scales above what had been said
+        assert (state.quantiles[below] > quantiles[below]).all()
+        assert (state.quantiles[~below] < quantiles[~below]).all()
         assert (state.tries == 1).all()
         assert (state.hits == 0).all()

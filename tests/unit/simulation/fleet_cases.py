@@ -20,8 +20,9 @@ class Case:
     def __init__(self, seed, exact=True):
         self.chance = chance = Random(seed)
         self.exact = exact
-        self.rules = _rules(chance, exact)
-        self.rows = _arrivals(chance, self.rules, exact)
+        shape = chance.choice((3, 8, 20)), chance.choice((1, 4, 12, 30))
+        self.rules = _rules(chance, exact, sum(shape))
+        self.rows = _arrivals(chance, self.rules, exact, *shape)
         self.script = _script(chance, self.rows[-1][0], exact)
         self.cuts = sorted(chance.randrange(len(self.rows) + 1) for _ in range(chance.randrange(4)))
 
@@ -55,9 +56,10 @@ def _law(chance, exact):
     )
 
 
-def _profile(chance, exact):
+def _profile(chance, exact, longest):
+    """KV for one of the longest requests at least, but in some cases."""
     sequences, block = chance.randint(1, 8), chance.randint(1, 4)
-    blocks = chance.randint(8, 60)
+    blocks = int(longest * chance.choice((0.8, 1, 1.5, 2, 4)) / block) + 1
     return Profile(
         name="small",
         model="model",
@@ -69,26 +71,26 @@ def _profile(chance, exact):
         block_tokens=block,
         prefill_chunk_tokens=sequences + chance.choice((0, 1, 3, 10, 100)),
         kv_bytes_per_token=1,
-        context_tokens=chance.choice((40, 1000, 1000)),
+        context_tokens=chance.choice((40, 1000, 1000, 1000)),
         cold_start=ColdStart(1, 1, 1, 1),
         front_end_s=chance.choice((0, 0, 1)) * _time_s(chance, 1, 20, exact),
     )
 
 
-def _rules(chance, exact):
-    profile = _profile(chance, exact)
+def _rules(chance, exact, longest):
+    profile = _profile(chance, exact, longest)
     tiers = tuple(
         TierRules(
             name=f"t{place}",
             ttft_s=_time_s(chance, 5, 500, exact),
             itl_s=_time_s(chance, 1, 80, exact),
-            longest_wait_s=chance.choice((0.0, _time_s(chance, 1, 300, exact), *[_time_s(chance, 1, 20000, exact)] * 4)),
+            longest_wait_s=chance.choice((0.0, _time_s(chance, 1, 300, exact), *[_time_s(chance, 1000, 30000, exact)] * 6)),
             preemptible=chance.random() < 0.3,
         )
         for place in range(chance.randint(1, 3))
     )
     capacity = Capacity(
-        kv_tokens=max(1, int(profile.kv_tokens * chance.choice((0.5, 1, 1, 1.5, 2)))),
+        kv_tokens=max(1, int(profile.kv_tokens * chance.choice((0.7, 1, 1, 1.5, 2)))),
         sequences=chance.choice((1, 2, profile.sequences_max, profile.sequences_max, 12)),
         prefill_tokens=chance.choice((0, 10, 30, 100, 1000)),
         prefill_tokens_per_s=0.0,
@@ -102,15 +104,15 @@ def _rules(chance, exact):
         queueing=chance.choice(list(Queueing)),
         dispatch=chance.choice(list(Dispatch)),
         order=chance.choice(list(Order)),
-        queued_max=chance.choice((0, 1, 5, 1000, 1000, 1000)),
+        queued_max=chance.choice((0, 1, 5, *[1000] * 6)),
         prefix_groups_max=chance.choice((0, 1, 2, 100)),
         replicas_max=chance.choice((1, 2, 3, 6, 12)),
     )
 
 
-def _arrivals(chance, rules, exact):
+def _arrivals(chance, rules, exact, prompt, output):
     rows, at_s = [], 0.0
-    pace, prompt, output = chance.choice((0, 2, 10, 40)), chance.choice((3, 8, 20)), chance.choice((1, 4, 12, 30))
+    pace = chance.choice((0, 2, 10, 40))
     groups = chance.choice((0, 1, 3, 80))
     for _ in range(chance.choice((1, 10, 30, 60, 120))):
         at_s += _time_s(chance, 0, pace, exact)
@@ -131,21 +133,23 @@ def _arrivals(chance, rules, exact):
 def _script(chance, last_s, exact):
     """Calls of the driver in order of time, each with a number to choose a row by."""
     until = int(last_s / TICK_S * 1.3) + 200
-    words = ("add", "add", "add", "drain", "cancel_drain", "stop", "stop", "look", "look", "forget")
+    words = ("add", "add", "add", "add", "drain", "cancel_drain", "cancel_drain", "stop", "look", "forget")
     times = sorted(_time_s(chance, 0, until, exact) for _ in range(chance.randint(3, 25)))
-    return [(0.0, "add", 0), *((at_s, chance.choice(words), chance.randrange(1000)) for at_s in times)]
+    calls = [(at_s, chance.choice(words), chance.randrange(1000)) for at_s in times]
+    return [(0.0, "add", 0), *calls, (times[-1], "add", 0)]
 
 
 def play(case, fleets, look):
     """Drive all ``fleets`` through the script alike, calling ``look(live rows)`` after every call; at the end nothing is left."""
-    live, listed = [], set()
+    live = []
     for at_s, word, number in case.script:
         for fleet in fleets:
             fleet.run_until(at_s)
-        _call(case, fleets, word, number, live, listed)
+        _call(case, fleets, word, number, live)
         look(live)
-    at_s = case.script[-1][0]
-    step_s = 1.0
+    for row in live:
+        _call(case, fleets, "cancel_drain", live.index(row), live)
+    at_s, step_s = case.script[-1][0], 1.0
     while not fleets[0].exhausted:
         at_s, step_s = at_s + step_s, step_s * 2
         for fleet in fleets:
@@ -153,7 +157,7 @@ def play(case, fleets, look):
         look(live)
 
 
-def _call(case, fleets, word, number, live, listed):
+def _call(case, fleets, word, number, live):
     if word == "forget":
         for fleet in fleets:
             fleet.forget_recent()
@@ -161,7 +165,6 @@ def _call(case, fleets, word, number, live, listed):
         rows = {fleet.add() for fleet in fleets}
         assert len(rows) == 1
         live += rows
-        listed |= rows
     elif word in ("drain", "cancel_drain", "stop") and live:
         row = live[number % len(live)]
         answers = {getattr(fleet, word)(row) for fleet in fleets}

@@ -37,6 +37,7 @@ class PrefixEngine(Engine):
         self.cached = {}
         self.busy_s = 0.0
         self.began_s = None
+        self.blocks = profile.kv_tokens // profile.block_tokens
 
     def _admit(self, left):
         slots = self.profile.sequences_max - self.running
@@ -61,6 +62,12 @@ class PrefixEngine(Engine):
             self.busy_s += start_s - self.began_s
         super()._compose(start_s, hungry)
         self.began_s = None if self._ends_s is None else start_s
+
+    def spared(self, is_preemptible):
+        """Waiting, running and blocks of those sequences."""
+        running = [s for s in (*self._decoding.values(), *self._prefilling.values()) if is_preemptible(s.name)]
+        waiting = sum(is_preemptible(s.name) for s in self._waiting.values())
+        return waiting, len(running), sum(s.room for s in running) // self._block
 
     def queued_tokens(self):
         waiting = sum(s.target - self.cached.get(s.name, 0) for s in self._waiting.values())
@@ -476,18 +483,22 @@ class PlainFleet:
             self._pull()
         return self._next is None and not self._waiting() and all(not r.permits for r in self._replicas.values())
 
-    def read(self, row):
+    def read(self, row, net=False):
         replica = self._replicas[row]
         engine = replica.engine
+        spared = engine.spared(self._is_preemptible) if net else (0, 0, 0)
         return ReplicaReadings(
-            waiting=engine.waiting,
-            running=engine.running,
-            kv_usage=engine.kv_usage,
+            waiting=engine.waiting - spared[0],
+            running=engine.running - spared[1],
+            kv_usage=engine.kv_usage - spared[2] / engine.blocks,
             queued_tokens=engine.queued_tokens(),
             live_tokens=sum(r.prompt + r.emitted for r in replica.permits.values()),
             busy_s=engine.busy_s + (0.0 if engine.began_s is None else self.now_s - engine.began_s),
             preemptions=engine.preemptions_total,
         )
+
+    def _is_preemptible(self, request):
+        return self.rules.tiers[request.tier].preemptible
 
     def totals(self, tier):
         waiting = [request for line in self._lines[tier] for request in line]

@@ -5,10 +5,36 @@ import math
 import numpy as np
 import pytest
 from fleet_cases import Case, close, play
-from plain_fleet import PlainFleet, quantile_of
+from plain_fleet import PlainFleet
 
 from forebay.simulation.fast import FastFleet
-from forebay.simulation.kernel.numbers import SKETCH_ERROR
+from forebay.simulation.kernel.numbers import ITL, SKETCH_ERROR, TPOT, TTFT, WAIT
+from forebay.simulation.kernel.sketches import bounds
+
+
+# The first test compiles the kernel, which takes longer than any test may; the rest find it compiled.
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_equal_to_the_plain_fleet_in_every_event_with_ties(batch):
+    for seed in range(100 * batch, 100 * batch + 60):
+        judge(seed)
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_equal_to_the_plain_fleet_within_rounding_with_ordinary_floats(batch):
+    for seed in range(10_000 + 100 * batch, 10_000 + 100 * batch + 60):
+        judge(seed, exact=False)
+
+
+def test_the_cases_contain_everything_that_can_happen():
+    seen = dict.fromkeys(PlainFleet(Case(0).rules, iter(())).counts[0], 0)
+    for seed in range(40):
+        for counts in judge(seed).counts:
+            for name, count in counts.items():
+                seen[name] += count
+    assert all(count for name, count in seen.items() if not name.startswith("waiting")), seen
 
 
 def judge(seed, exact=True):
@@ -25,14 +51,16 @@ def judge(seed, exact=True):
             assert plain.totals(tier) == fast.totals(tier)
         for row in live:
             assert plain.idle(row) == fast.idle(row)
-            same_readings(plain.read(row), fast.read(row), exact)
+            for net in (False, True):
+                same_readings(plain.read(row, net), fast.read(row, net), exact)
         for what in ("ttft", "tpot"):
             same_quantile(plain.recent_quantile_s(what, 0.7), fast.recent_quantile_s(what, 0.7))
 
     play(case, (plain, fast), look)
     same_requests(plain.requests, fast.log(), exact)
     for tier in range(len(case.rules.tiers)):
-        same_results(plain.results(tier), fast.results(tier), plain.latencies[tier], exact)
+        sketches = {kind: fast.sketch(tier, place) for kind, place in (("ttft", TTFT), ("tpot", TPOT), ("itl", ITL), ("wait", WAIT))}
+        same_results(plain.results(tier), fast.results(tier), plain.latencies[tier], sketches, exact)
     return plain
 
 
@@ -57,13 +85,10 @@ def same_requests(requests, log, exact):
         assert close(request.finish_s, entry["finish_s"], exact), where
 
 
-def same_results(plain, fast, latencies, exact):
+def same_results(plain, fast, latencies, sketches, exact):
     assert plain.totals == fast.totals
-    assert (plain.ttft_attainment, plain.itl_attainment, plain.both_attainment) == (
-        fast.ttft_attainment,
-        fast.itl_attainment,
-        fast.both_attainment,
-    )
+    for name in ("ttft_attainment", "itl_attainment", "both_attainment"):
+        assert getattr(plain, name) == getattr(fast, name), name
     for kind in ("ttft", "itl", "tpot", "wait"):
         a, b = getattr(plain, kind + "_s"), getattr(fast, kind + "_s")
         assert a.keys() == b.keys(), kind
@@ -72,3 +97,11 @@ def same_results(plain, fast, latencies, exact):
                 assert math.isclose(a[name], b[name], rel_tol=1e-9, abs_tol=1e-12), (kind, name)
             else:
                 same_quantile(a[name], b[name])
+        assert sketches[kind].sum() == len(latencies[kind]), kind
+        assert not exact or (sketches[kind] == counted(latencies[kind])).all(), kind
+
+
+def counted(latencies):
+    """How many fall into each bucket."""
+    upto_s = bounds()
+    return np.bincount(np.minimum(np.searchsorted(upto_s, latencies), len(upto_s) - 1), minlength=len(upto_s))

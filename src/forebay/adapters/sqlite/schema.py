@@ -5,7 +5,9 @@ Bodies are MessagePack, compressed: an observation of two hundred replicas repea
 
 from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, String, Table
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+DEMAND_SINCE = 2
+"""The version that brought the table of demand; an older file that is only read has none."""
 metadata = MetaData()
 
 decisions = Table(
@@ -42,3 +44,16 @@ ramps = Table(
     Column("day", String, primary_key=True),
     Column("ramp_per_s2", Float, nullable=False),
 )
+
+demand = Table(
+    "demand",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("pool", String, nullable=False),
+    Column("start_wall_s", Float, nullable=False),
+    Column("bucket_s", Float, nullable=False),
+    Column("requests", Float, nullable=False),
+    Column("prompt_tokens", Float, nullable=False),
+    Column("output_tokens", Float, nullable=False),
+)
+Index("demand_by_pool", demand.c.pool, demand.c.start_wall_s, unique=True)

@@ -24,7 +24,7 @@ from sqlalchemy.pool import StaticPool
 from forebay.adapters.sqlite import schema
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.domain.events import Event
-from forebay.ports.store import DecisionRecord
+from forebay.ports.store import DEMAND_BUCKETS_MAX, DecisionRecord, DemandBucket
 
 ROWS_MAX = 200_000
 """Decisions, and events, each: two days of one pool that decides every second."""
@@ -65,6 +65,7 @@ class SqliteStore:
         self._path = Path(path)
         self._rows_max = rows_max
         self._appends = 0
+        self._version = 0
         self._engine = self._open(read_only, file_bytes_max)
         try:
             with self._errors_told():
@@ -125,6 +126,26 @@ class SqliteStore:
         query = select(table.c.ramp_per_s2).where(table.c.pool == pool).order_by(table.c.day.desc()).limit(limit)
         return [row.ramp_per_s2 for row in reversed(self._rows(query))]
 
+    def append_demand(self, pool: str, bucket: DemandBucket) -> None:
+        """In place of one that begins at the same time; durable when it returns. The last DEMAND_BUCKETS_MAX written of a pool stay."""
+        table = schema.demand
+        own = table.c.pool == pool
+        newest = select(table.c.seq).where(own).order_by(table.c.seq.desc()).offset(DEMAND_BUCKETS_MAX).limit(1)
+        with self._errors_told(), self._writing() as connection:
+            connection.execute(insert(table).prefix_with("OR REPLACE").values(pool=pool, **msgspec.structs.asdict(bucket)))
+            connection.execute(delete(table).where(own, table.c.seq <= newest.scalar_subquery()))
+
+    def demand(self, pool: str, since_wall_s: float = 0.0, until_wall_s: float | None = None) -> Sequence[DemandBucket]:
+        """By time, oldest first."""
+        if self._version < schema.DEMAND_SINCE:
+            return []
+        table = schema.demand
+        columns = [table.c[name] for name in DemandBucket.__struct_fields__]
+        query = select(*columns).where(table.c.pool == pool, table.c.start_wall_s >= since_wall_s)
+        if until_wall_s is not None:
+            query = query.where(table.c.start_wall_s < until_wall_s)
+        return [DemandBucket(**row._mapping) for row in self._rows(query.order_by(table.c.start_wall_s))]
+
     def close(self) -> None:
         """Flush and release; idempotent."""
         self._engine.dispose()
@@ -167,6 +188,8 @@ class SqliteStore:
             if not read_only and version < schema.SCHEMA_VERSION:
                 schema.metadata.create_all(connection)
                 connection.execute(text(f"PRAGMA user_version={schema.SCHEMA_VERSION}"))
+                version = schema.SCHEMA_VERSION
+            self._version = version
 
     def _append(self, table: Table, row: dict[str, Any]) -> None:
         self._appends += 1

@@ -110,14 +110,14 @@ def _wva_v1(of: Targets) -> _Grid:
         hpa = _down(60.0, tolerance, SAMPLE_HPA)
         return WvaV1(SaturationV1(kv_saturated=kv, kv_spare=min(0.1, kv / 4), queue_spare=queue, hpa=hpa))
 
-    return _Grid({"kv": (0.8, of.kv_usage, min(0.95, 1.3 * of.kv_usage)), "queue": (3.0, 4.5), "tolerance": (0.1, 0.0)}, law)
+    return _Grid({"kv": (0.8, of.kv_usage, 0.8 * of.kv_usage), "queue": (3.0, 4.5), "tolerance": (0.1, 0.0)}, law)
 
 
 def _wva_v2(of: Targets) -> _Grid:
     def law(kv: float, down: float, tolerance: float) -> WvaV2:
         return WvaV2(of, SaturationV2(kv_usable=kv, down=down, hpa=_down(60.0, tolerance, SAMPLE_HPA)))
 
-    return _Grid({"kv": (0.8, of.kv_usage, min(0.95, 1.2 * of.kv_usage)), "down": (0.70, 0.55), "tolerance": (0.1, 0.0)}, law)
+    return _Grid({"kv": (0.8, of.kv_usage, 0.8 * of.kv_usage), "down": (0.70, 0.55), "tolerance": (0.1, 0.0)}, law)
 
 
 def _dynamo_sla(of: Targets) -> _Grid:
@@ -139,7 +139,7 @@ def _keda(of: Targets) -> _Grid:
     def law(running: float, queue: float, down: float) -> Keda:
         return Keda(KedaSettings(queue_target=queue, running_target=running, hpa=_down(down, base=GUIDE)))
 
-    shares = [share * of.sequences for share in (0.5, 0.7, 0.85)]
+    shares = [share * of.sequences for share in (0.4, 0.55, 0.7)]
     return _Grid({"running": (250.0, *shares), "queue": (250.0, 25.0), "down": (300.0, 900.0)}, law)
 
 
@@ -158,7 +158,7 @@ def _kthena(of: Targets) -> _Grid:
 
 def _hpa_queue(of: Targets) -> _Grid:
     del of
-    return _Grid({"target": (5.0, 2.0, 1.0, 0.5), "down": (300.0, 60.0, 900.0)}, lambda target, down: QueueHpa(target, _down(down)))
+    return _Grid({"target": (5.0, 1.0, 0.5, 0.2), "down": (300.0, 900.0, 1800.0)}, lambda target, down: QueueHpa(target, _down(down)))
 
 
 def _hpa_gpu(of: Targets) -> _Grid:
@@ -179,7 +179,7 @@ _GRIDS: dict[str, Callable[[Targets], _Grid]] = {
     "hpa-queue": _hpa_queue,
     "keda-queue-running": _keda,
     "kpa": lambda of: _Grid(
-        {"target": _concurrency(of, 0.7, 0.6, 0.8, 0.9), "delay": (0.0, 300.0, 900.0)},
+        {"target": _concurrency(of, 0.7, 0.5, 0.6, 0.85), "delay": (0.0, 300.0, 900.0)},
         lambda target, delay: Knative(KnativeSettings(target=target, scale_down_delay_s=delay)),
     ),
     "wva-v1": _wva_v1,

@@ -80,7 +80,8 @@ class Sage:
         if memory.busy_until_s is not None and now_s < memory.busy_until_s:
             return Answer((reading.hold(seen, "scaling_in_progress", "an action is under way"),), memory)
         step, because = self._step(memory, usage, rate)
-        if not step:
+        # What can't be had, or must stay, is not spent from the plan.
+        if not step or not seen.limits.min_replicas <= current + step <= seen.limits.max_replicas:
             return Answer((Term("no_change", TermKind.TRIGGER, current, "nothing of the plan is due", numbers),), memory)
         busy_until_s = now_s + self.settings.action_s if step > 0 else memory.busy_until_s
         memory = msgspec.structs.replace(memory, left=memory.left - step, busy_until_s=busy_until_s)

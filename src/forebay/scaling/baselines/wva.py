@@ -58,6 +58,7 @@ class WvaV1:
     def step(self, seen: Seen, memory: V1Memory) -> Answer[V1Memory]:
         peaks, past = over_the_minute(seen, memory.past, with_lanes=True)
         wanted, stage = self._wanted(seen, peaks, memory.wanted)
+        wanted = _bounded(wanted, seen)
         answer = hpa.behave(self.settings.hpa, seen, _published(wanted, seen, self.settings.hpa), memory.hpa)
         return Answer((stage, *answer.stages), V1Memory(past, wanted, answer.memory))
 
@@ -125,6 +126,7 @@ class WvaV2:
             stage = reading.hold(seen, "safety_net", "no replica tells its load: what was wanted stands")
         else:
             wanted, stage, observed = self._wanted(seen, peaks, memory.observed)
+        wanted = _bounded(wanted, seen)
         answer = hpa.behave(self.settings.hpa, seen, _published(wanted, seen, self.settings.hpa), memory.hpa)
         return Answer((stage, *answer.stages), V2Memory(past, wanted, observed, answer.memory))
 
@@ -175,6 +177,11 @@ def lengths(seen: Seen, targets: Targets) -> tuple[float, float]:
     if not rate or not prompt or not output:
         return targets.prompt_tokens, targets.output_tokens
     return max(1.0, prompt / rate), max(1.0, output / rate)
+
+
+def _bounded(wanted: int, seen: Seen) -> int:
+    """It knows the limits of the HPA that acts for it, and wants nothing beyond them."""
+    return min(max(wanted, seen.limits.min_replicas, 1), seen.limits.max_replicas)
 
 
 def _published(wanted: int, seen: Seen, settings: HpaSettings) -> int:

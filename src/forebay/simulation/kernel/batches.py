@@ -19,12 +19,12 @@ NOBODY = -1
 @kernel
 def blocks_for(fleet: World, tokens: int) -> int:
     """Blocks that hold ``tokens``."""
-    return -(-tokens // fleet.block)
+    return int(-(-tokens // fleet.block))
 
 
 @kernel
 def _residue(fleet: World, who: int) -> int:
-    return request_at(fleet, who).base % fleet.block
+    return int(request_at(fleet, who).base % fleet.block)
 
 
 @kernel

@@ -38,7 +38,7 @@ def check(fleet: Fleet) -> None:
 def _check_replica(fleet: Fleet, row: int) -> list[int]:
     """Returns who is in its engine."""
     world, replica = fleet.world[0], fleet.replicas[row]
-    decoding = fleet.slots["who"][row][: int(replica["decoding"])].tolist()
+    decoding: list[int] = fleet.slots["who"][row][: int(replica["decoding"])].tolist()
     prefilling = [*_chain(fleet, replica["prefill_head"])]
     waiting = [*_chain(fleet, replica["waiting_head"])]
     requests = fleet.requests

@@ -24,7 +24,7 @@ _PREFIX = list(Dispatch).index(Dispatch.PREFIX)
 def _uncached(fleet: World, who: int, row: int) -> int:
     """Prompt tokens that ``row`` would have to prefill."""
     request = request_at(fleet, who)
-    return request.prompt - (request.shared if remembers(fleet, request.group, row) else 0)
+    return int(request.prompt - (request.shared if remembers(fleet, request.group, row) else 0))
 
 
 @kernel

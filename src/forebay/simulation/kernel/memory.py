@@ -32,13 +32,13 @@ def _records(array: str, dtype: "np.dtype[Any]", stride: str = "") -> Callable[.
         address = builder.add(read(context, builder, fleet_type, fleet, layout.address_of(array)), builder.mul(place, long(dtype.itemsize)))
         return builder.inttoptr(address, context.get_value_type(record))
 
-    def at(typing: Any, fleet: Any, place: Any) -> Any:
+    def at(_typing: Any, fleet: Any, _place: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
             return at_place(context, builder, signature.args[0], *given)
 
         return record(fleet, types.int64), generate
 
-    def at_row(typing: Any, fleet: Any, row: Any, place: Any) -> Any:
+    def at_row(_typing: Any, fleet: Any, _row: Any, _place: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
             world, row, place = given
             width = read(context, builder, signature.args[0], world, stride)

@@ -51,7 +51,7 @@ def _least_s(fleet: World, who: int) -> float:
     """The least time to a first token: the front end, and what can't be cached prefilled alone."""
     request = request_at(fleet, who)
     tokens = request.prompt - request.shared
-    return fleet.front_end_s + (-(-tokens // fleet.chunk_tokens) * fleet.base_s + fleet.per_prefill_token_s * tokens)
+    return float(fleet.front_end_s + (-(-tokens // fleet.chunk_tokens) * fleet.base_s + fleet.per_prefill_token_s * tokens))
 
 
 @kernel

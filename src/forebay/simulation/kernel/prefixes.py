@@ -18,7 +18,7 @@ def _wanted(fleet: World, group: int, row: int) -> int:
     mixed ^= mixed >> 29
     mixed *= 0x1B03738712FAD5C9
     mixed ^= mixed >> 32
-    return mixed & fleet.keys_mask
+    return int(mixed & fleet.keys_mask)
 
 
 @kernel

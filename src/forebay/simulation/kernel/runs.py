@@ -15,7 +15,7 @@ from forebay.simulation.kernel.memory import replica_at, residue_at, slot_at
 @kernel
 def step_s(fleet: World, decoding: int, kv: int, prefill: int) -> float:
     """As `engine.steptime.step_s`."""
-    return fleet.base_s + fleet.per_sequence_s * decoding + fleet.per_kv_token_s * kv + fleet.per_prefill_token_s * prefill
+    return float(fleet.base_s + fleet.per_sequence_s * decoding + fleet.per_kv_token_s * kv + fleet.per_prefill_token_s * prefill)
 
 
 @kernel
@@ -23,8 +23,8 @@ def elapsed_s(fleet: World, row: int, steps: int) -> float:
     """Seconds of the first ``steps`` steps of the run under way."""
     replica = replica_at(fleet, row)
     if steps <= 1:
-        return steps * replica.step_s
-    return steps * replica.step_s + fleet.per_kv_token_s * (replica.decoding * (steps * (steps - 1) // 2))
+        return float(steps * replica.step_s)
+    return float(steps * replica.step_s + fleet.per_kv_token_s * (replica.decoding * (steps * (steps - 1) // 2)))
 
 
 @kernel

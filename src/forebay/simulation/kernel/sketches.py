@@ -39,7 +39,7 @@ def bucket_of(x_s: float) -> int:
     """Where ``x_s`` is counted."""
     if x_s <= SKETCH_LEAST_S:
         return 0
-    return min(int(math.ceil(math.log(x_s) * _PER_LOG + _SHIFT)), BUCKETS - 1)
+    return min(math.ceil(math.log(x_s) * _PER_LOG + _SHIFT), BUCKETS - 1)
 
 
 @kernel

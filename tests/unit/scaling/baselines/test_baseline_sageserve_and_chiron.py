@@ -31,6 +31,13 @@ def test_the_plan_is_spent_while_memory_is_more_than_half_full(drive):
     assert set(drive(LAW, desired=4).hold(600, every_s=10.0, rate=6.0, each={"kv": 0.50})) == {4}
 
 
+def test_a_step_that_the_pools_limit_forbids_is_not_spent(drive):
+    pool = drive(LAW, desired=4, most=4)
+    assert set(pool.hold(200, every_s=10.0, rate=6.0, each={"kv": 0.9})) == {4}
+    pool.policy = drive(LAW, most=20).policy
+    assert pool.at(210.0, rate=6.0, each={"kv": 0.9}).replicas == 5
+
+
 def test_it_gives_back_only_while_memory_is_nearly_empty(drive):
     assert drive(LAW, desired=9).at(0.0, rate=6.0, each={"kv": 0.24}).replicas == 8
     assert drive(LAW, desired=9).at(0.0, rate=6.0, each={"kv": 0.25}).replicas == 9

@@ -103,3 +103,10 @@ def test_v2_a_replica_that_is_silent_is_neither_demand_nor_supply(drive, make_ta
     replicas = [pool.replica(0, kv=0.79), pool.replica(1, kv=Unknown("timeout"))]
     # 79,000 ÷ 0.85 = 92,941 − 80,000: one more, beside the two.
     assert pool.at(0.0, rate=1.0, replicas=replicas).replicas == 3
+
+
+@pytest.mark.parametrize("make", [lambda targets: WvaV1(SaturationV1(hpa=EXACT)), lambda targets: WvaV2(targets, SaturationV2(hpa=EXACT))])
+def test_at_the_pools_limit_it_wants_no_more_and_so_does_not_wait_for_it(drive, make_targets, make):
+    pool = drive(make(make_targets()), desired=4, most=5)
+    assert pool.hold(45, rate=1.0, each={"kv": 0.99}) == [5, 5, 5]
+    assert pool.at(200.0, rate=1.0, each={"kv": 0.05}).replicas < 5
