@@ -46,7 +46,7 @@ class Prediction(msgspec.Struct, frozen=True):
     value: float
     """Median of the rate at the horizon."""
     peak: float
-    """Median of the highest rate from now to the horizon; at least ``value``."""
+    """Median of the highest whole bucket from now to the horizon; at least ``value``."""
     method: str
     """The one of METHODS that weighs most, or ``none``."""
     because: str
@@ -67,7 +67,7 @@ class Prediction(msgspec.Struct, frozen=True):
         return self._at(self.value, self.spread, q)
 
     def peak_quantile(self, q: float) -> float:
-        """The same for the highest rate from now to the horizon; never below ``quantile(q)``."""
+        """The same for the highest whole bucket from now to the horizon; never below ``quantile(q)``."""
         return max(self.quantile(q), self._at(self.peak, self.peak_spread, q))
 
     def _at(self, centre: float, spread: tuple[float, ...], q: float) -> float:

@@ -100,7 +100,7 @@ class State:
         learned_size = len(self._flat) - self.open.size - self.path.size - self.origin.size
         sizes = np.abs(self._flat)
         never_below_0 = (self.seen, self.errors, self.errors_fast, self.residual, self.outcomes, self.slow, self.fast, self.hours)
-        said = self.path[0, 0] == self.path[0, 0]
+        said = not math.isnan(self.path[0, 0])
         return bool(
             (sizes[:learned_size] <= SIZE_MAX).all()
             and not (sizes[learned_size:] > SIZE_MAX).any()

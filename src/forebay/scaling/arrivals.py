@@ -80,7 +80,7 @@ def recorded(
 ) -> tuple[Bucket, ...]:
     """``buckets`` with the present reading added for the time since the last one (at most READING_S); None: not known.
 
-    ``tokens_per_s``: prompt and output tokens; ``ready``: replicas. The sums are integrals over time, so looking more often changes nothing.
+    ``tokens_per_s``: prompt and output tokens. The sums are integrals over time, so looking more often changes nothing.
     """
     horizon_s = now_s - WINDOWS_S[-1] - BUCKET_S
     kept = sorted((bucket for bucket in buckets if horizon_s < bucket.start_s <= now_s), key=lambda bucket: bucket.start_s)

@@ -1,15 +1,13 @@
-"""How many replicas demand is worth: each one is held for as long as what it saves is worth more than it costs.
+"""How much to hold above what is expected: each replica for as long as what it saves is worth more than it costs.
 
 Demand at the horizon is a distribution, and a fleet does not serve up to a limit and then no more: the fuller it is, the
-more requests miss their promise, ``misses(use) = (1 - attainment)·exp(STEEPNESS·(use - 1))``, where at a use of 1 (the
-capacity at the SLO) just the allowed share does. One replica more lowers everybody's use, so it saves, in replica-hours
-of requests, ``use² · misses'(use)``, averaged over what demand may be. It is worth holding while that is more than
-``idle ÷ miss``, the price of an idle replica-hour over that of a replica-hour of requests missed.
+more requests miss their promise. ``misses(use)`` is ``(1 - attainment)·exp(STEEPNESS·(use - 1))`` while few do, and at a
+use of 1 (the capacity at the SLO) just the allowed share does. What is held is the multiple of the expected demand at
+which ``idle`` × what is held + ``miss`` × what misses, averaged over what demand may be, is smallest.
 
-Where misses set in at once at the limit, this is the newsvendor's rule: hold the quantile ``1 - idle ÷ miss`` of demand.
-Replica by replica, it rounds no fraction up that isn't worth a replica. And with the default price, at which keeping the
-promise is just worth its cost, the mean share of misses comes out as the allowed one whatever demand does: where demand
-is uncertain the rule holds more, where it is smooth hardly anything above it.
+Where misses set in at once at a limit this is the newsvendor's rule: hold the quantile ``1 - idle ÷ miss`` of demand. And at
+the price of ``1 ÷ (STEEPNESS·allowed)`` idle replica-hours for a missed one, a demand without surprises is held at a use of
+1: that is where the default price begins, and from there it is moved until the promise is just kept (`scaling.sustained`).
 
 A start costs too: its node is paid while it loads. Spread over the time a replica is kept, that makes starting one a
 little dearer than holding one, and letting one go a little less thrifty: a band in which nothing happens.
@@ -26,10 +24,8 @@ from forebay.spec.types import Scaling, Slo
 
 STEEPNESS = 7.0
 """Growth of the logarithm of misses with use: measured on the simulated fleet (Llama-3.1-70B on H200, conversation lengths) from
-1 % of misses to a third of them, within a few per cent."""
-MISSES_SATURATE = 0.3
-"""From this share on another replica saves no more than here: most requests are late anyhow."""
-KEPT_S = 900.0
+1 % of misses to a third of them."""
+KEPT_S = 3600.0
 """A start is paid off over this long: the time a replica that is started for a peak is used, in the benchmarks' traces."""
 START_SHARE_MAX = 0.6
 """Of the price, that the start's cost moves at most: with cold starts of a quarter of an hour the band would swallow all."""
@@ -37,63 +33,55 @@ ALLOWED_MIN = 1e-4
 """Share of misses: a promise of 100 % is taken for 99.99 %."""
 
 
+HEADROOMS: Values = np.exp(np.arange(-0.3, 1.6, 0.01))
+"""Multiples of the expected demand that are weighed: 0.74 to 4.9."""
+ZERO_UP_TO = 0.05
+"""Demand, in replicas, that is not worth a first one."""
+_USES = RATIOS[:, None] / HEADROOMS[None, :]
+
+
 class Prices(msgspec.Struct, frozen=True):
-    """Savings, in replica-hours of requests for one replica-hour held."""
+    """In idle replica-hours for one replica-hour of requests that miss their promise."""
 
     start: float
-    """One more is started where it saves more than this."""
+    """For whether to start one more: less, since the start is paid too."""
     keep: float
-    """The last one is kept where it saves more than this."""
+    """For whether to keep the last one: more, since a start is spared."""
     allowed: float
     """Share of requests that may miss the promise."""
     idle_usd: float
     miss_usd: float
 
 
-def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: float) -> Prices:
-    """What ``settings`` make of the rule above.
-
-    Prices that aren't set: idle is the replica's, miss the one at which the promise is just worth its cost.
-    """
+def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: float, moved: float = 1.0) -> Prices:
+    """What ``settings`` say; ``moved``: what the default price of a miss has been multiplied with meanwhile."""
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     idle = settings.idle_usd if settings.idle_usd is not None else replica_hour_usd or 1.0
-    miss = settings.miss_usd if settings.miss_usd is not None else idle / (STEEPNESS * allowed)
-    share = idle / miss
+    miss = settings.miss_usd if settings.miss_usd is not None else moved * idle / (STEEPNESS * allowed)
     band = min(START_SHARE_MAX, max(0.0, cold_start_s) / KEPT_S)
-    return Prices(share * (1 + band), share * (1 - band), allowed, idle, miss)
+    return Prices(miss / idle / (1 + band), miss / idle / (1 - band), allowed, idle, miss)
 
 
-def worth(counts: Values, expected: float, least_saving: float, allowed: float) -> int:
-    """The replicas that save more than ``least_saving`` each where demand is ``expected`` (in replicas) × the ratios ``counts`` weigh.
+def headrooms(counts: Values, found: Prices) -> tuple[float, float]:
+    """Multiples of the expected demand to start up to and to keep, where it comes as the ratios that ``counts`` weigh."""
+    weights = counts / counts.sum() * RATIOS
+    late = weights @ misses(_USES, found.allowed)
+    start, keep = (int(np.argmin(late * price + HEADROOMS)) for price in (found.start, found.keep))
+    return float(HEADROOMS[start]), float(HEADROOMS[max(start, keep)])
 
-    Monotone: more expected demand is never worth fewer.
-    """
-    if not expected > 0:
+
+def misses(use: Values, allowed: float) -> Values:
+    """Share of requests that miss their promise at a use of the capacity at the SLO: ``allowed`` at 1, all of them far beyond."""
+    return np.asarray(-np.expm1(-allowed * np.exp(STEEPNESS * (np.minimum(use, 3.0) - 1))))
+
+
+def whole(replicas: float) -> int:
+    """As many whole replicas as ``replicas`` are worth: one more once the present ones are used as much above 1 as they would then
+    be below, which is before the half where there are few. Never falls as ``replicas`` rises."""
+    if not replicas > ZERO_UP_TO:
         return 0
-    demand, weights = _demand(counts, expected)
-    low, high = 0, min(REPLICAS_MAX, 2 * math.ceil(demand[-1]) + 2)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if _saving(demand, weights, middle, allowed) > least_saving:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def saving(counts: Values, expected: float, replica: int, allowed: float) -> float:
-    """Replica-hours of requests that the ``replica``-th replica saves in an hour from missing their promise."""
-    return _saving(*_demand(counts, max(0.0, expected)), replica, allowed)
-
-
-def _demand(counts: Values, expected: float) -> tuple[Values, Values]:
-    some = counts > 0
-    return np.minimum(RATIOS[some] * expected, float(REPLICAS_MAX)), counts[some] / counts.sum()
-
-
-def _saving(demand: Values, weights: Values, replica: int, allowed: float) -> float:
-    """The first replica saves everything; another one the slope of the misses, halfway between one fewer and this many."""
-    if replica <= 1:
-        return float(weights @ demand)
-    use = np.minimum(demand / (replica - 0.5), 1 + math.log(MISSES_SATURATE / allowed) / STEEPNESS)
-    return float(weights @ (use * use * np.exp(STEEPNESS * (use - 1)))) * STEEPNESS * allowed
+    bounded = min(replicas, float(REPLICAS_MAX))
+    below = math.floor(bounded)
+    if below == 0:
+        return 1
+    return below + (bounded - below > 0.5 - 0.25 / below)

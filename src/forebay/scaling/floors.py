@@ -11,7 +11,7 @@ from forebay.domain.scaling import Term, TermKind
 from forebay.domain.units import format_duration
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import PoolCapacity, whole_replicas
-from forebay.scaling.economics import Prices, saving, worth
+from forebay.scaling.economics import Prices, whole
 from forebay.scaling.outlook import Outlook
 from forebay.scaling.schedule import Active
 from forebay.spec.types import Scaling
@@ -62,14 +62,13 @@ def demanded(demand: Demand, capacity: PoolCapacity, fraction: float = 0.0) -> T
 
 
 def forecasted(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> Term:
-    """As many as demand at the end of a start is worth: each would be used more than its price (`scaling.economics`)."""
+    """What is expected at the end of a start, and as much above it as is worth its price (`scaling.economics`)."""
     rate = capacity.rate_per_s or math.inf
     expected = outlook.expected_per_s / rate
-    replicas = worth(outlook.counts, expected, prices.start, prices.allowed)
-    saves = saving(outlook.counts, expected, replicas + 1, prices.allowed)
+    replicas = whole(expected * outlook.headroom_start)
     because = (
         f"{per_time(outlook.expected_per_s)} expected in {format_duration(outlook.horizon_s)} ({outlook.method}), {expected:.2f} replicas'"
-        f" worth; one more than {replicas} would save {saves:.1%} of a replica's requests from being late, {prices.start:.1%} pay for it"
+        f" worth; × {outlook.headroom_start:.2f} is what its errors are worth with a miss at {prices.miss_usd / prices.idle_usd:.3g} × idle"
     )
     numbers = {
         "expected_per_s": outlook.expected_per_s,
@@ -77,17 +76,17 @@ def forecasted(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> Term
         "horizon_s": outlook.horizon_s,
         "replica_rate_per_s": capacity.rate_per_s or 0.0,
         "expected_replicas": expected,
-        "one_more_saves": saves,
-        "start_pays_at": prices.start,
-        "keep_pays_at": prices.keep,
-        "outcomes": outlook.outcomes,
+        "headroom": outlook.headroom_start,
+        "headroom_keep": outlook.headroom_keep,
+        "miss_usd": prices.miss_usd,
+        "idle_usd": prices.idle_usd,
     }
     return Term("forecast", TermKind.FLOOR, replicas, because, numbers)
 
 
-def kept(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> int:
+def kept(outlook: Outlook, capacity: PoolCapacity) -> int:
     """As many as are worth keeping: a little more than are worth starting, judged by the highest demand up to the horizon."""
-    return worth(outlook.counts, outlook.peak_per_s / (capacity.rate_per_s or math.inf), prices.keep, prices.allowed)
+    return whole(outlook.peak_per_s / (capacity.rate_per_s or math.inf) * outlook.headroom_keep)
 
 
 def awake(wake_s: float, cold_start_s: float) -> Term | None:

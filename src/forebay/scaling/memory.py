@@ -72,6 +72,9 @@ class Learnt(msgspec.Struct, frozen=True, array_like=True):
     method: str = ""
     spread: bytes = b""
     """Histogram of came ÷ expected (`scaling.spread`)."""
+    headroom_start: float = 1.0
+    headroom_keep: float = 1.0
+    """Multiples of the expected demand (`scaling.economics`)."""
     expected: tuple[Expected, ...] = ()
     forecast: ForecastMemory | None = None
 
@@ -111,6 +114,8 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     """The fewest that were wanted in the last hour: changes are measured from there."""
     sustained: float = 1.0
     """What replicas really sustain ÷ what the profile says."""
+    price: float = 1.0
+    """What the default price of a miss has been multiplied with, so that the promise is just kept."""
     asked_since_s: float | None = None
     """Since when more is wanted than may be had without approval."""
 
@@ -215,7 +220,8 @@ def _sane(memory: Memory) -> bool:
         memory.asked_since_s,
         memory.learnt.minute_s,
         memory.learnt.blind_per_s,
-        memory.learnt.known_s + memory.learnt.growth + memory.learnt.growth_peak + memory.sustained,
+        memory.learnt.known_s + memory.learnt.growth + memory.learnt.growth_peak + memory.sustained + memory.price,
+        memory.learnt.headroom_start + memory.learnt.headroom_keep,
         *(peak.start_s for peak in (*memory.keeps, *memory.lows)),
         *(each.due_s + each.per_s for each in memory.learnt.expected),
         *memory.unknown_since_s.values(),
@@ -229,7 +235,8 @@ def _sane(memory: Memory) -> bool:
         and all(_sane_bucket(bucket) for bucket in memory.buckets)
         and len(memory.learnt.expected) <= EXPECTED_MAX
         and max(len(memory.keeps), len(memory.lows)) <= PEAKS_MAX + 2
-        and min(memory.learnt.growth, memory.learnt.growth_peak, memory.sustained) > 0
+        and min(memory.learnt.growth, memory.learnt.growth_peak, memory.sustained, memory.price) > 0
+        and min(memory.learnt.headroom_start, memory.learnt.headroom_keep) > 0
     )
 
 

@@ -15,6 +15,7 @@ from forebay.demand import forecast
 from forebay.domain.scaling import History
 from forebay.scaling import spread
 from forebay.scaling.arrivals import summed
+from forebay.scaling.economics import headrooms
 from forebay.scaling.memory import Bucket, Expected, Learnt
 
 LEVEL_S = 180.0
@@ -29,7 +30,8 @@ LOOKS_AHEAD = 64
 GROWTH_MAX = 4.0
 HORIZON_S_MAX = 14_400.0
 """As far as the forecast looks."""
-LEVELS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+AHEAD_S = 120.0
+"""From half of LEVEL_S ago to half a minute after the horizon, less the half bucket before now that the forecast calls now."""
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -41,15 +43,15 @@ class Outlook(msgspec.Struct, frozen=True):
     level_per_s: float | None
     """Mean of the last minutes; None: not known now, the forecast goes on by itself."""
     horizon_s: float
-    counts: spread.Values
     method: str
-    outcomes: float
+    headroom_start: float
+    """Multiple of what is expected that is worth starting."""
+    headroom_keep: float
 
 
 def seen(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, horizon_s: float) -> Outlook | None:
     """What is to be expected ``horizon_s`` from now; None where history is too short or nothing is known."""
-    counts = spread.unpacked(learnt.spread)
-    if learnt.minute_s is None or counts is None or learnt.known_s < HISTORY_S_MIN:
+    if learnt.minute_s is None or learnt.known_s < HISTORY_S_MIN:
         return None
     level = mean_per_s(buckets, now_s, LEVEL_S)
     if level is not None:
@@ -58,25 +60,24 @@ def seen(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, horizon_s: flo
         expected = peak = learnt.blind_per_s
     else:
         return None
-    return Outlook(expected, peak, level, horizon_s, counts, learnt.method, float(counts.sum()))
+    return Outlook(expected, peak, level, horizon_s, learnt.method, learnt.headroom_start, learnt.headroom_keep)
 
 
-def learned(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, wall_s: float, horizon_s: float, history: History | None) -> Learnt:
+def learned(
+    learnt: Learnt, buckets: Sequence[Bucket], now_s: float, wall_s: float, horizon_s: float, history: History, prices: Prices
+) -> Learnt:
     """``learnt`` for the next decision: outcomes that are due, once a minute a new forecast and what it expects."""
-    if history is None:
-        return Learnt()
     if learnt.minute_s is not None and 0 <= now_s - learnt.minute_s < OUTCOME_S:
         return learnt
     past = forecast.Past.of(history)
     level = mean_per_s(buckets, now_s, LEVEL_S)
     remembered = forecast.learned(learnt.forecast or forecast.ForecastMemory(), past, wall_s, level)
-    at_horizon = forecast.predict(past, wall_s, horizon_s, remembered)
+    at_horizon = forecast.predict(past, wall_s, horizon_s + AHEAD_S, remembered)
     now = forecast.predict(past, wall_s, 0.0, remembered)
-    counts = spread.unpacked(learnt.spread)
-    if counts is None:
-        pairs = [(q, at_horizon.quantile(q) / at_horizon.value) for q in LEVELS] if at_horizon.known and at_horizon.value > 0 else []
-        counts = spread.prior(pairs)
+    known = spread.unpacked(learnt.spread)
+    counts = known if known is not None else spread.prior()
     counts, expected = _come_true(counts, learnt.expected, buckets, now_s)
+    start, keep = headrooms(counts, prices)
     growth = _growth(at_horizon.value, now.value)
     spaced_s = max(OUTCOME_S, horizon_s / LOOKS_AHEAD)
     if level is not None and (not expected or expected[-1].due_s + spaced_s <= now_s + horizon_s + OUTCOME_S + 1e-6):
@@ -89,6 +90,8 @@ def learned(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, wall_s: flo
         blind_per_s=at_horizon.value if at_horizon.known and math.isfinite(at_horizon.value) else None,
         method=at_horizon.method[:32],
         spread=spread.packed(counts),
+        headroom_start=start,
+        headroom_keep=keep,
         expected=expected[-LOOKS_AHEAD - 1 :],
         forecast=remembered,
     )

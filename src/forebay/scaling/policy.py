@@ -153,7 +153,7 @@ class QueueFirst:
             active = None
             missing = " and ".join(filter(None, (missing, "the time of day")))
         seen = outlook.seen(memory.learnt, memory.buckets, sight.now_s, self._horizon_s(sight)) if capacity.rate_per_s else None
-        prices = economics.prices(settings, self._slo, capacity.replica_hour_usd, cold_start_s)
+        prices = self._prices(sight, memory)
         facts = weighing.Facts(
             sight,
             memory,
@@ -177,11 +177,21 @@ class QueueFirst:
         """``memory`` for the next look: outcomes of the forecast, and what replicas sustained."""
         if not self._settings.forecast or observation.history is None:
             return memory
-        corrects = self._capacity.profile is not None and sustained.due(memory, sight.now_s)
-        correction = sustained.learned(memory, sight, capacity, self._slo) if corrects else memory.sustained
-        horizon_s = self._horizon_s(sight)
-        learnt = outlook.learned(memory.learnt, memory.buckets, sight.now_s, observation.wall_s, horizon_s, observation.history)
-        return msgspec.structs.replace(memory, learnt=learnt, sustained=correction)
+        now_s, history = sight.now_s, observation.history
+        prices = self._prices(sight, memory)
+        learnt = outlook.learned(memory.learnt, memory.buckets, now_s, observation.wall_s, self._horizon_s(sight), history, prices)
+        if not sustained.due(memory, now_s):
+            return memory
+        return msgspec.structs.replace(
+            memory,
+            learnt=learnt,
+            sustained=sustained.learned(memory, sight, capacity, self._slo),
+            price=sustained.price(memory, sight, self._slo),
+        )
+
+    def _prices(self, sight: Sight, memory: Memory) -> economics.Prices:
+        usd = self._capacity.replica_hour_usd
+        return economics.prices(self._settings, self._slo, usd, self._cold_start_s(sight), memory.price)
 
     def _cold_start_s(self, sight: Sight) -> float:
         return sight.cold_start_s if sight.cold_start_s is not None else float(round(self._capacity.cold_start_s))

@@ -5,7 +5,6 @@ fade, so that a week that is unlike the last one is learned within a day. It tra
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -27,16 +26,10 @@ PRIOR_SIGMA = 0.12
 COUNT_MAX = 1e9
 
 
-def prior(quantiles: Sequence[tuple[float, float]] = ()) -> Values:
-    """Counts before anything was learned: from (probability, ratio) pairs where somebody knows them, else lognormal."""
+def prior() -> Values:
+    """Counts before anything was learned: lognormal around the expectation."""
     logs = LOWEST + WIDTH * (np.arange(BINS) + 0.5)
     own = np.exp(-0.5 * (logs / PRIOR_SIGMA) ** 2)
-    known = [(p, math.log(ratio)) for p, ratio in quantiles if 0 < p < 1 and math.isfinite(ratio) and ratio > 0]
-    if len(known) >= 3:
-        edges = np.concatenate(([LOWEST], LOWEST + WIDTH * np.arange(1, BINS + 1)))
-        points, at = np.array([p for p, _ in known]), np.array([x for _, x in known])
-        below = np.interp(edges, np.maximum.accumulate(at) + 1e-9 * np.arange(len(at)), points, left=0.0, right=1.0)
-        own = np.diff(below) + 1e-6 * own
     return np.asarray(own / own.sum() * PRIOR_OUTCOMES)
 
 

@@ -34,12 +34,17 @@ MISSES_SURE = 20.0
 MISSES_LEAST = 0.05
 """Of the allowed share: fewer misses than this teach no more than this."""
 MISSES_MOST = 0.3
+AIM = 0.95
+"""Of the allowed share, that misses are steered to."""
+PRICE_PER_MINUTE = 0.001
+PRICE_MIN, PRICE_MAX = 0.3, 30.0
+OVER_MAX = 20.0
 
 
 def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> float:
     """The correction for the next look, from the one in ``memory``; to be asked once a minute."""
     before = memory.sustained
-    if sight.attainment is None or not capacity.rate_per_s or not sight.known:
+    if capacity.profile is None or sight.attainment is None or not capacity.rate_per_s or not sight.known:
         return before
     now = summed(memory.buckets, sight.now_s, WINDOW_S)
     if now.seconds < COVERED_MIN * WINDOW_S or now.replica_seconds <= 0:
@@ -48,8 +53,7 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> f
     if use <= USE_MIN:
         return before
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
-    missed = (1 - sight.attainment) + (1 - sight.itl_attainment if sight.itl_attainment is not None else 0.0)
-    missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, missed))
+    missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, _missed(sight)))
     fits = use / (1 + math.log(missed / allowed) / STEEPNESS)
     step = math.log(max(fits, 1e-3))
     sure = min(1.0, now.requests * max(missed, allowed) / MISSES_SURE) * min(1.0, (use - USE_MIN) / (1 - USE_MIN))
@@ -57,6 +61,25 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> f
         return before
     moved = before * math.exp(step * sure * (FAR_PER_MINUTE if step < -FAR else PER_MINUTE))
     return min(SUSTAINED_MAX, max(SUSTAINED_MIN, moved))
+
+
+def price(memory: Memory, sight: Sight, slo: Slo) -> float:
+    """What the default price of a miss is multiplied with at the next look; to be asked once a minute.
+
+    It integrates: dearer while more than AIM of the allowed share misses, cheaper while less does, so that over days the
+    promise is just kept. A day at twice the share doubles it about twice.
+    """
+    if sight.attainment is None:
+        return memory.price
+    allowed = max(ALLOWED_MIN, 1 - slo.attainment)
+    over = min(OVER_MAX, _missed(sight) / (AIM * allowed) - 1)
+    return min(PRICE_MAX, max(PRICE_MIN, memory.price * math.exp(over * PRICE_PER_MINUTE)))
+
+
+def _missed(sight: Sight) -> float:
+    """Share of requests that missed a promise in the last minutes; one that missed both counts twice."""
+    ttft = 1 - sight.attainment if sight.attainment is not None else 0.0
+    return ttft + (1 - sight.itl_attainment if sight.itl_attainment is not None else 0.0)
 
 
 def due(memory: Memory, now_s: float) -> bool:

@@ -1,8 +1,9 @@
 """How many requests miss their promise, by replicas: the guess that a schedule is made from, before the simulator says what is true.
 
-A replica with ``u`` seconds of work a second keeps nearly every promise until ``u`` comes near what its engine can do; there the share
-that misses rises steeply, for the work of single seconds and of single replicas is spread by chance. ``miss(u) = exp(steepness ·
-(u − ceiling))``, and on along its tangent from there: convex and rising, so that misses are convex in the replicas.
+The share that misses rises steeply with the work that a replica is given: ``exp(-STEEPNESS · (1 − u ÷ ceiling))`` for ``u`` seconds of work
+a second, and on along its tangent from ``u = ceiling``. That is convex and rising in ``u``, and ``u`` is convex in the replicas, so misses are
+too. Only the ceiling has to be found. The steepness is that of fleets of 4 to 14 replicas at a steady load (shares of 0.1 to 16 %
+missed); schedules made with 8 or 20 in its place cost under 1 % more on days of three traces.
 """
 
 from collections.abc import Callable
@@ -14,20 +15,27 @@ import numpy.typing as npt
 
 from forebay.simulation.clairvoyant_work import BIN_S, Work
 
-STEEPNESS = 25.0
-"""At one more hundredth of a second of work a second, 28 % more miss."""
+STEEPNESS = 13.0
+SMOOTHED_S = 4.0
+"""What arrived in so many seconds before weighs on a request as what arrives with it: engines take their time."""
 
 
 def table(work: Work, ceiling: float, slot_s: float, most: int) -> npt.NDArray[np.float64]:
     """Expected misses, slots × (0 … ``most`` replicas); convex along rows. ``ceiling``: work a second at which all would miss."""
     bins = round(slot_s / BIN_S)
     slots = -(-len(work.requests) // bins)
+    window = round(SMOOTHED_S / BIN_S)
     padded = np.zeros((2, slots * bins))
     padded[0, : len(work.requests)] = work.requests
-    padded[1, : len(work.work_s)] = work.work_s / BIN_S
+    padded[1, : len(work.work_s)] = np.convolve(work.work_s / BIN_S, np.ones(window) / window)[: len(work.work_s)]
     misses = np.zeros((slots, most + 1))
     _table(padded[0], padded[1], bins, ceiling, STEEPNESS, misses)
     return misses
+
+
+def carried(ceiling: float, share: float) -> float:
+    """Work a second with which ``share`` of the requests miss, by the same guess."""
+    return ceiling * max(0.0, 1 + float(np.log(share)) / STEEPNESS)
 
 
 def _fill(requests: Any, work_per_s: Any, bins: int, ceiling: float, steepness: float, misses: Any) -> None:
@@ -41,7 +49,7 @@ def _fill(requests: Any, work_per_s: Any, bins: int, ceiling: float, steepness: 
             total = 0.0
             for place in range(slot * bins, (slot + 1) * bins):
                 if requests[place] > 0:
-                    over = steepness * (work_per_s[place] / count - ceiling)
+                    over = steepness * (work_per_s[place] / count / ceiling - 1.0)
                     total += requests[place] * (np.exp(over) if over < 0 else 1.0 + over)
             misses[slot, count] = total
         if width > 2:

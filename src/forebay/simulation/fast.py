@@ -19,7 +19,6 @@ from forebay.simulation.kernel.sketches import bounds, quantile_s
 from forebay.simulation.values import FleetRules, ReplicaReadings, TierResult, TierTotals
 
 _QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
-_NOTHING = dict.fromkeys(("spared_waiting", "spared_running", "spared_blocks"), 0)
 
 
 class FastFleet:
@@ -34,7 +33,9 @@ class FastFleet:
         self._rows_read = 0
         self._read_until_s = 0.0
         self._free_rows = list(range(rules.replicas_max))
-        self._fresh = False
+        self._rows: set[int] = set()
+        self._blocks = rules.profile.kv_tokens // rules.profile.block_tokens
+        self._readings: list[tuple[Any, ...]] = []
         self._fleet = allocate(rules, log)
         self._fleet.bounds["upto_s"] = bounds()
         self._command(play.REBUILD)
@@ -73,6 +74,7 @@ class FastFleet:
             self._fleet = more_rows(self._fleet)
             self._command(play.REBUILD)
         self._world["rows"] = max(int(self._world["rows"]), row + 1)
+        self._rows.add(row)
         self._settle(play.ADD, row)
         return row
 
@@ -91,26 +93,20 @@ class FastFleet:
     def stop(self, row: int) -> int:
         """``row`` is gone; what had its first token is cut, the rest goes back to its lane. Returns how many were cut."""
         self._settle(play.STOP, self._live(row))
+        self._rows.remove(row)
         heapq.heappush(self._free_rows, row)
         return int(self._world["cut"])
 
     def read(self, row: int, net: bool = False) -> ReplicaReadings:
         """What a scrape of ``row`` shows now; ``net``: waiting, running and KV without the preemptible tiers."""
         self._live(row)
-        if not self._fresh:
+        if not self._readings:
             self._command(play.READ)
-            self._fresh = True
-        found = self._fleet.readings[row]
-        spared = found if net else _NOTHING
-        return ReplicaReadings(
-            waiting=int(found["waiting"] - spared["spared_waiting"]),
-            running=int(found["running"] - spared["spared_running"]),
-            kv_usage=float((found["blocks"] - spared["spared_blocks"]) / self._world["blocks"]),
-            queued_tokens=int(found["queued_tokens"]),
-            live_tokens=int(found["live_tokens"]),
-            busy_s=float(found["busy_s"]),
-            preemptions=int(self._fleet.replicas["preemptions"][row]),
-        )
+            self._readings = self._fleet.readings[: int(self._world["rows"])].tolist()
+        busy_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, *spared = self._readings[row]
+        if net:
+            waiting, running, blocks = waiting - spared[0], running - spared[1], blocks - spared[2]
+        return ReplicaReadings(waiting, running, blocks / self._blocks, queued_tokens, live_tokens, busy_s, preemptions)
 
     def totals(self, tier: int) -> TierTotals:
         """Counters and gauges of one tier."""
@@ -157,7 +153,8 @@ class FastFleet:
         return self._fleet.world[0]
 
     def _command(self, what: int, row: int = 0, at_s: float = 0.0) -> int:
-        self._fresh = False
+        if self._readings:
+            self._readings = []
         return int(play.command(self._fleet.world, what, row, at_s))
 
     def _settle(self, what: int, row: int) -> None:
@@ -166,7 +163,7 @@ class FastFleet:
         self._command(what, row)
 
     def _live(self, row: int) -> int:
-        if not 0 <= row < int(self._world["rows"]) or not self._fleet.replicas["live"][row]:
+        if row not in self._rows:
             raise ValueError(f"there is no replica in row {row}")
         return row
 

@@ -18,7 +18,9 @@ def scenario(duration_s, seed=0):
 
 
 def test_all_of_them_at_once():
-    plan = parse_faults("metrics=error@2h+20m, crash=2@3h,reclaim=25%@5h,shortage=12@4h+1h,crashes=0.5,metrics=nan/50%@1m+30s,reclaim=3@6h+30s")
+    plan = parse_faults(
+        "metrics=error@2h+20m, crash=2@3h,reclaim=25%@5h,shortage=12@4h+1h,crashes=0.5,metrics=nan/50%@1m+30s,reclaim=3@6h+30s"
+    )
     assert plan.metric_faults == (MetricFault("error", 7200, 8400), MetricFault("nan", 60, 90, 0.5))
     assert plan.outages == (Outage("crash", 10800, 2), Outage("reclaim", 18000, 0.25, NOTICE_S), Outage("reclaim", 21600, 3, 30))
     assert plan.shortages == (Shortage(14400, 18000, 12),)

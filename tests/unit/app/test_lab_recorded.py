@@ -4,34 +4,14 @@ import numpy as np
 import pytest
 
 from forebay.adapters.sqlite import SqliteStore
-from forebay.app.lab.recorded import BUCKET_S, Buckets, is_state, opened, read
+from forebay.app.lab.recorded import Buckets, is_state, opened, read
 from forebay.app.wiring import STORE_FILE
 from forebay.domain.errors import BadInput
-from forebay.domain.scaling import Decision, Observation
-from forebay.domain.signal import Known, Unknown
-from forebay.ports.store import DecisionRecord
+from forebay.ports.store import DemandBucket
 
-MONDAY_S = 1_750_000_000 // 60 * 60
+BUCKET_S = 300.0
+MONDAY_S = 1_750_000_200.0
 TIERS = {"interactive": 1.0}
-
-
-def look(at_s, rate, prompt=500.0, output=100.0):
-    """What one decision saw; ``rate`` None: nothing was known."""
-
-    def signal(value):
-        return Unknown("gateway_lost") if value is None else Known(value, at_s)
-
-    seen = Observation(
-        "chat",
-        at_s,
-        MONDAY_S + at_s,
-        1,
-        (),
-        arrival_per_s=signal(rate),
-        arrival_prompt_tokens_per_s=signal(None if rate is None else rate * prompt),
-        arrival_output_tokens_per_s=signal(None if rate is None else rate * output),
-    )
-    return DecisionRecord(MONDAY_S + at_s, seen, Decision("chat", at_s, 1, "demand", ()))
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +19,24 @@ def state(tmp_path_factory):
     """An hour: ten minutes at 2/s, ten unknown, forty at 5/s of longer prompts."""
     folder = tmp_path_factory.mktemp("state")
     store = SqliteStore(folder / STORE_FILE)
-    for at_s in range(0, 3600, 30):
-        rate, prompt = (2.0, 500.0) if at_s < 600 else (None, 0.0) if at_s < 1200 else (5.0, 800.0)
-        store.append_decision(look(float(at_s), rate, prompt))
+    for number in range(12):
+        if number in {2, 3}:
+            continue
+        rate, prompt = (2.0, 500.0) if number < 2 else (5.0, 800.0)
+        requests = rate * BUCKET_S
+        store.append_demand("chat", DemandBucket(MONDAY_S + number * BUCKET_S, BUCKET_S, requests, requests * prompt, requests * 100))
     store.close()
     return folder
 
 
-def test_minutes_are_read_back_and_what_was_unknown_stays_so(state):
+def test_buckets_are_read_back_and_what_was_unknown_stays_so(state):
     past = read(state, "chat")
     buckets = Buckets(past)
     assert (past.start_wall_s, past.bucket_s, buckets.duration_s) == (MONDAY_S, BUCKET_S, 3600.0)
-    assert buckets.unknown == 10
-    np.testing.assert_allclose(buckets.requests[:10], 120)
-    np.testing.assert_allclose(buckets.requests[20:], 300)
-    np.testing.assert_allclose(buckets.prompt_means[20:], 800, rtol=1e-6)
+    assert buckets.unknown == 2
+    np.testing.assert_allclose(buckets.requests[:2], 600)
+    np.testing.assert_allclose(buckets.requests[4:], 1500)
+    np.testing.assert_allclose(buckets.prompt_means[4:], 800, rtol=1e-6)
 
 
 def test_the_file_is_as_good_as_its_folder(state):
@@ -93,11 +76,11 @@ def test_the_same_seed_gives_the_same_requests(state):
 
 
 def test_nothing_recorded_is_said(state):
-    with pytest.raises(BadInput, match="no demand is recorded"):
+    with pytest.raises(BadInput, match="no demand of the pool long is recorded"):
         read(state, "long")
     with pytest.raises(BadInput, match="there is no history at"):
         read(state / "nowhere", "chat")
     with pytest.raises(BadInput, match="nothing is recorded from 7200 s on"):
         opened(read(state, "chat"), "past", TIERS, (7200.0, None), 1.0, 1.0, 0)
     with pytest.raises(BadInput, match="no request is recorded"):
-        opened(read(state, "chat"), "past", TIERS, (660.0, 300.0), 1.0, 1.0, 0)
+        opened(read(state, "chat"), "past", TIERS, (600.0, 600.0), 1.0, 1.0, 0)

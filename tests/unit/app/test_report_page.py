@@ -18,7 +18,14 @@ def played(name, both=0.995, hours=100.0, timeline=(minute(0), minute(1))):
 
 
 def content(*policies, **more):
-    values = {"title": "chat", "facts": (("trace", "conv"),), "verdict": "It holds.", "start_wall_s": 0.0, "bound": BoundDrawn(80.0), **more}
+    values = {
+        "title": "chat",
+        "facts": (("trace", "conv"),),
+        "verdict": "It holds.",
+        "start_wall_s": 0.0,
+        "bound": BoundDrawn(80.0),
+        **more,
+    }
     return Content(
         ttft_s=1.0, itl_s=0.05, attainment=0.99, gpus_per_replica=1, gpu_hour_usd=3.5, played=policies or (played("forebay"),), **values
     )

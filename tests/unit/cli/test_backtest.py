@@ -8,36 +8,33 @@ from lab_case import SPEC, invoke, said, spec, trace
 from forebay.adapters.sqlite import SqliteStore
 from forebay.app.wiring import STORE_FILE
 from forebay.cli.backtest import command
-from forebay.domain.scaling import Decision, Observation
-from forebay.domain.signal import Known
-from forebay.ports.store import DecisionRecord
+from forebay.ports.store import DemandBucket
 
-WALL_S = 1_750_000_000 // 60 * 60
+WALL_S = 1_750_000_200.0
 
 
-def remembered(folder, minutes=6, rate=0.5):
-    """A state folder of `forebay up` with so many minutes of history."""
+def remembered(folder, buckets=3, rate=0.5):
+    """A state folder of `forebay up` with so many times five minutes of history."""
     folder.mkdir()
     store = SqliteStore(folder / STORE_FILE)
-    for at_s in range(0, 60 * minutes, 20):
-        rates = {"arrival_per_s": rate, "arrival_prompt_tokens_per_s": rate * 200, "arrival_output_tokens_per_s": rate * 20}
-        seen = Observation("chat", at_s, WALL_S + at_s, 1, (), **{name: Known(value, at_s) for name, value in rates.items()})
-        store.append_decision(DecisionRecord(WALL_S + at_s, seen, Decision("chat", at_s, 1, "demand", ())))
+    for number in range(buckets):
+        requests = 300 * rate
+        store.append_demand("chat", DemandBucket(WALL_S + 300 * number, 300.0, requests, requests * 200, requests * 20))
     store.close()
 
 
 def test_it_finds_the_state_of_its_spec_and_plays_its_end(tmp_path):
     remembered(tmp_path / ".forebay")
-    result = invoke(command, "--spec", spec(tmp_path), "--last", "4m", "--no-bound", "-j", "1", "--json", "-")
+    result = invoke(command, "--spec", spec(tmp_path), "--last", "5m", "--no-bound", "-j", "1", "--json", "-")
     assert result.exception is None, result.exception
     numbers = json.loads(result.stdout)
-    assert numbers["duration_s"] == 240
+    assert numbers["duration_s"] == 300
     assert {policy["name"] for policy in numbers["policies"]} == {"forebay", "static-peak"}
     assert numbers["mean_per_s"] == pytest.approx(0.5, rel=0.4)
 
 
 def test_the_state_may_be_elsewhere_as_the_spec_says(tmp_path):
-    remembered(tmp_path / "state", minutes=3)
+    remembered(tmp_path / "state", buckets=1)
     words = ["--spec", spec(tmp_path, SPEC + "state: state\n"), "--policies", "static", "--no-bound", "-j", "1"]
     assert invoke(command, *words).exception is None
 

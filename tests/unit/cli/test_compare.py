@@ -17,7 +17,18 @@ def compared(tmp_path_factory):
     """One run with everything, read by several tests."""
     folder = tmp_path_factory.mktemp("compare")
     page, numbers = folder / "page.html", folder / "numbers.json"
-    words = ["--spec", spec(folder), "--trace", trace(folder), "--policies", "forebay,static-peak,kpa", "--jobs", "1", "--cold-start", "20s"]
+    words = [
+        "--spec",
+        spec(folder),
+        "--trace",
+        trace(folder),
+        "--policies",
+        "forebay,static-peak,kpa",
+        "--jobs",
+        "1",
+        "--cold-start",
+        "20s",
+    ]
     result = invoke(command, *words, "--html", page, "--json", numbers)
     assert result.exception is None, result.exception
     return result, json.loads(numbers.read_text()), page.read_text()

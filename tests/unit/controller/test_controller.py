@@ -1,13 +1,14 @@
 """The control loop over fakes: what it asks of the fleet, what it tells the gateways, what it remembers."""
 
 import msgspec
+import numpy as np
 import pytest
 
 from forebay.controller.observing import OVERDUE_S_MIN
 from forebay.controller.service import LEASE_S, Controller, PoolPolicy
 from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.domain.replica import ReplicaState, ReplicaView, StageTime
-from forebay.domain.roster import Ack, Bye, Capacity, Hello, PoolLoad, ReplicaLoad, Snapshot
+from forebay.domain.roster import Ack, Bye, Capacity, Hello, PoolLoad, ReplicaLoad, Snapshot, TierCounts
 from forebay.domain.scaling import Alert, AlertKind, Decision, Term, TermKind
 from forebay.ports import EngineSignals
 from forebay.scaling.capacity import PoolCapacity
@@ -325,6 +326,27 @@ def test_decisions_are_recorded_when_they_differ_and_once_a_minute(stage):
     assert 3 <= len(recorded) <= 4
     stage.step(wanted=2)
     assert stage.store.decisions("chat")[0].decision.replicas == 2
+
+
+def test_demand_is_counted_net_of_preemptible_work_and_shown_to_the_policy_and_kept_out_of_the_record(stage):
+    stage.hear(Hello("g"))
+    for second in range(700):
+        tiers = tuple(
+            TierCounts(tier, preemptible, 2 * second, 2000 * second, 200 * second, 0, 0, 0, 0, 0, 0)
+            for tier, preemptible in (("interactive", False), ("batch", True))
+        )
+        load = PoolLoad("chat", (), (), tiers)
+        stage.hear(msgspec.structs.replace(stage.snapshot(), at_s=float(second), pools=(load,)))
+        stage.step()
+    history = stage.policy.seen[-1].history
+    assert np.frombuffer(history.requests, "<f4").tolist()[-1] == pytest.approx(600, rel=0.01)
+    assert np.frombuffer(history.prompt_tokens, "<f4").tolist()[-1] == pytest.approx(600_000, rel=0.01)
+    assert history.start_wall_s + history.bucket_s * len(history.requests) / 4 <= stage.clock.wall_s()
+    assert stage.store.decisions("chat")[0].observation.history is None
+    again = stage.make()
+    stage.controller = again
+    stage.step()
+    assert stage.policy.seen[-1].history == history
 
 
 def test_stop_all_ends_every_replica(stage):

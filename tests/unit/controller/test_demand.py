@@ -105,7 +105,7 @@ def test_a_long_absence_is_unknown():
     after = world.again()
     after.wall_s += 3 * BUCKET_S
     after.pass_s(BUCKET_S, 2.0)
-    assert [math.isnan(value) for value in after.column()] == [False, True, True, True]
+    assert [math.isnan(value) for value in after.column()] == [False, True, True, True, False]
 
 
 def test_a_controller_that_stood_still_knows_nothing_of_the_time():

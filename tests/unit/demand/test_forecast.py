@@ -312,7 +312,7 @@ class TestTotal:
         assert not found.quantile(0.9) < 0
         msgspec.msgpack.decode(msgspec.msgpack.encode(memory), type=ForecastMemory)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(st.data())
     def test_a_damaged_memory_is_forgotten_or_survived(self, data):
         past = past_of(days(1.5, 0.05, 3600.0), 3600.0)

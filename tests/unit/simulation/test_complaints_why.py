@@ -96,12 +96,12 @@ def test_complaint_9_minutes_without_replicas_teach_nothing_about_one_replica():
     """Load doubles for five minutes, a start takes six. An hour later a replica is thought to serve what it was thought to serve before."""
     of = pool(cold_start_s=360.0, max_replicas=60)
     recorded = Recorded(forebay(of))
-    it = world(of, initial_replicas=14, duration_s=7800.0)
-    played(it, recorded, poisson((3600.0, 10.0), (3900.0, 20.0), (7800.0, 10.0)))
+    it = world(of, initial_replicas=7, duration_s=5100.0)
+    played(it, recorded, poisson((900.0, 5.0), (1200.0, 10.0), (5100.0, 5.0)))
 
     def thought_per_s(at_s):
         decision = next(said for seen, said in recorded.log if seen.now_s >= at_s)
         return next(term.numbers["replica_rate_per_s"] for term in decision.terms if term.name == "demand")
 
-    assert thought_per_s(7500.0) > 0.9 * thought_per_s(3540.0)
-    assert 0.7 * REPLICA_PER_S < thought_per_s(7500.0) < 1.2 * REPLICA_PER_S
+    assert thought_per_s(4800.0) > 0.9 * thought_per_s(885.0)
+    assert thought_per_s(4800.0) < 1.2 * REPLICA_PER_S

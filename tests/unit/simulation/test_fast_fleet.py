@@ -11,7 +11,6 @@ from forebay.simulation.fast import FastFleet
 from forebay.simulation.kernel.numbers import ITL, SKETCH_ERROR, TPOT, TTFT, WAIT
 from forebay.simulation.kernel.sketches import bounds
 
-
 # The first test compiles the kernel, which takes longer than any test may; the rest find it compiled.
 pytestmark = pytest.mark.timeout(300)
 

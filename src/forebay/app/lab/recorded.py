@@ -14,19 +14,15 @@ import numpy.typing as npt
 from forebay.adapters.sqlite import SqliteStore
 from forebay.app.traces import Chances, OpenedTrace
 from forebay.app.wiring import STORE_FILE
+from forebay.controller.demand import laid_out
 from forebay.demand import intensity, synthesis
 from forebay.demand.arrays import Arrivals, ArrivalSource
 from forebay.demand.lengths import LENGTH_CV
 from forebay.demand.trace import TOKENS_MAX, Counts
 from forebay.domain.errors import BadInput
-from forebay.domain.scaling import History, Observation
-from forebay.domain.signal import Known
+from forebay.domain.scaling import History
 
-BUCKET_S = 60.0
-"""As the controller looks each second, a minute's mean of its readings says what came in it."""
 SQLITE_MAGIC = b"SQLite format 3"
-PAGE_ROWS = 2000
-"""Decisions read from the store at once."""
 _Floats = npt.NDArray[np.float64]
 
 
@@ -43,45 +39,17 @@ def read(path: Path, pool: str) -> History:
 
     Raises BadInput where there is no history, or none of this pool.
     """
-    store = SqliteStore(path / STORE_FILE if path.is_dir() else path, read_only=True)
+    store = SqliteStore(path / STORE_FILE if path.is_dir() or not path.exists() else path, read_only=True)
     try:
-        sums = _Sums()
-        until_s: float | None = None
-        while records := store.decisions(pool, until_s, PAGE_ROWS):
-            for record in records:
-                sums.take(record.at_wall_s, record.observation)
-            oldest_s = records[-1].at_wall_s
-            # The newest of the next page is older than the oldest of this one.
-            until_s = math.nextafter(oldest_s, -math.inf)
+        kept = list(store.demand(pool))
     finally:
         store.close()
-    return sums.history(f"{path}: pool {pool}")
-
-
-class _Sums:
-    """Readings added up by bucket."""
-
-    def __init__(self) -> None:
-        self._buckets: dict[int, list[float]] = {}
-
-    def take(self, wall_s: float, seen: Observation) -> None:
-        """One look at the pool."""
-        rates = [seen.arrival_per_s, seen.arrival_prompt_tokens_per_s, seen.arrival_output_tokens_per_s]
-        known = [signal.value for signal in rates if isinstance(signal, Known)]
-        if len(known) < len(rates):
-            return
-        sums = self._buckets.setdefault(math.floor(wall_s / BUCKET_S), [0.0, 0.0, 0.0, 0.0])
-        for place, value in enumerate((1.0, *known)):
-            sums[place] += value
-
-    def history(self, name: str) -> History:
-        if not self._buckets:
-            raise BadInput(f"{name}: no demand is recorded; is it a pool of this configuration that has run with `forebay up`?")
-        first, last = min(self._buckets), max(self._buckets)
-        columns = np.full((3, last - first + 1), np.nan, "<f4")
-        for bucket, (looks, *sums) in self._buckets.items():
-            columns[:, bucket - first] = [BUCKET_S * total / looks for total in sums]
-        return History(first * BUCKET_S, BUCKET_S, *(column.tobytes() for column in columns))
+    # A version that kept other widths would leave them behind; the newest width counts.
+    kept = [bucket for bucket in kept if bucket.bucket_s == kept[-1].bucket_s]
+    past = laid_out(kept, kept[-1].start_wall_s + kept[-1].bucket_s) if kept else None
+    if past is None:
+        raise BadInput(f"{path}: no demand of the pool {pool} is recorded; `forebay up` keeps it, five minutes at a time, for four weeks")
+    return past
 
 
 class Buckets:
@@ -112,12 +80,13 @@ def opened(
 ) -> OpenedTrace:
     """The part of ``past`` of ``span`` (start, length; None: the rest) as a trace of rates.
 
-    ``tiers``: the weight of each, most important first; ``cv``: variation of the gaps. Raises BadInput where the part is empty, or no request is known in it.
+    ``tiers``: the weight of each, most important first; ``cv``: variation of the gaps. Raises BadInput where the part is empty, or
+    no request is known in it.
     """
     buckets, (start_s, duration_s) = Buckets(past), span
     chances = Chances(seed)
     try:
-        rates = intensity.level(np.nan_to_num(buckets.requests) / buckets.bucket_s, buckets.bucket_s)
+        rates = intensity.smooth(np.nan_to_num(buckets.requests) / buckets.bucket_s, buckets.bucket_s)
         rates = rates.window(start_s, math.inf if duration_s is None else duration_s).scaled(rate_scale)
     except ValueError:
         raise BadInput(f"{name}: nothing is recorded from {start_s:g} s on; there are {buckets.duration_s:g} s") from None

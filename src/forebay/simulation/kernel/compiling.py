@@ -28,8 +28,12 @@ def kernel(function: F) -> F:
 
 
 def entry(function: F) -> F:
-    """Compile a function that Python calls; kept on disk."""
-    return cast(F, _njit(cache=True, error_model="numpy")(function))
+    """Compile a function that Python calls; kept on disk where there is a place for it."""
+    try:
+        return cast(F, _njit(cache=True, error_model="numpy")(function))
+    except RuntimeError:
+        # Neither the package's folder nor the user's cache can be written: compiled anew in every process.
+        return cast(F, _njit(error_model="numpy")(function))
 
 
 def also_digest(what: str) -> None:

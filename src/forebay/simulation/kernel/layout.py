@@ -71,8 +71,8 @@ SUM = _record("total_s most_s", "")
 BOUND = _record("upto_s", "")
 HELD = _record("", "left held")
 LOG = _record("first_s finish_s", "preempted outcome row")
-READING = _record("busy_s", "waiting running blocks queued_tokens live_tokens spared_waiting spared_running spared_blocks")
-"""What can be read of a replica; the last three are the preemptible tiers' share of the first three."""
+READING = _record("busy_s", "waiting running blocks queued_tokens live_tokens preemptions spared_waiting spared_running spared_blocks")
+"""What can be read of a replica; the last three are the preemptible tiers' share of the first three counts."""
 
 
 class Fleet(NamedTuple):

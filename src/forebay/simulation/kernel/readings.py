@@ -46,6 +46,7 @@ def _read_list(fleet: World, row: int, first: int, running: bool) -> None:
 def _read(fleet: World, row: int) -> None:
     replica, out = replica_at(fleet, row), reading_at(fleet, row)
     steps = steps_done(fleet, row, fleet.now_s) if replica.run_steps else 0
+    out.preemptions = replica.preemptions
     out.waiting, out.running = replica.waiting, replica.decoding + replica.prefilling
     out.blocks = fleet.blocks - replica.blocks_free + blocks_taken(fleet, row, steps)
     out.busy_s = replica.busy_s + (fleet.now_s - replica.began_s if replica.run_steps else 0.0)

@@ -4,6 +4,7 @@
   const policies = data.policies;
   const SVG = "http://www.w3.org/2000/svg";
   const LEFT = 46, RIGHT = 10, PHONE = 520;
+  const HOLDS = ["#adb5bd", "#868e96", "#d3d9de", "#8fa3b5", "#c5bdb0", "#6c7680"];
   const TERMS = ["#1c7ed6", "#37b24d", "#ae3ec9", "#f59f00", "#12b886", "#e64980", "#4c6ef5", "#82c91e", "#a0522d", "#15aabf"];
   const byId = (id) => document.getElementById(id);
   const node = (name, attributes = {}, text) => {
@@ -72,10 +73,10 @@
 
   // Colours of terms: what holds is grey, what is urgent is warm, the rest takes what is left.
   const termColours = {};
-  let taken = 0;
+  let taken = 0, held = 0;
   const termColour = (name) => {
     if (termColours[name]) return termColours[name];
-    if (/^hold|^keep|stabil/.test(name)) termColours[name] = name === "hold_unknown" ? "#343a40" : "#a5b1bc";
+    if (/^hold|^keep|stabil|^between/.test(name)) termColours[name] = name === "hold_unknown" ? "#343a40" : HOLDS[held++ % HOLDS.length];
     else if (/^(queue|kv|ttft|itl|breach)/.test(name)) termColours[name] = name.startsWith("queue") ? "#f76707" : "#ffa94d";
     else if (/^(max|cap|budget)/.test(name)) termColours[name] = "#c92a2a";
     else termColours[name] = TERMS[taken++ % TERMS.length];
@@ -323,8 +324,8 @@
       id: "queue", title: "Requests waiting", height: 84, write: number, least: 10,
       series: (policy, beside) => [...layered(policy.lines, [["in lanes", "var(--queue)", policy.lines.lanes], ["in engines", "var(--engine)", policy.lines.engines]]), ...another(beside, (other) => sum(other.lines.lanes, other.lines.engines))],
     });
-    chart({ id: "ttft", title: "Time to first token, p95", height: 120, write: seconds, log: true, promise: data.ttft_s, series: ({ lines }, beside) => [...another(beside, (other) => other.lines.ttft), { name: "p95", colour: "var(--time)", values: lines.ttft, lines, width: 1.4 }] });
-    chart({ id: "itl", title: "Between tokens, p95", height: 92, write: seconds, log: true, promise: data.itl_s, series: ({ lines }, beside) => [...another(beside, (other) => other.lines.itl), { name: "p95", colour: "var(--time)", values: lines.itl, lines, width: 1.4 }] });
+    chart({ id: "ttft", title: "Time to first token, p95", height: 120, write: seconds, log: true, promise: data.ttft_s, series: ({ name, lines }, beside) => [...another(beside, (other) => other.lines.ttft), { name: beside ? name : "p95", colour: "var(--time)", values: lines.ttft, lines, width: 1.4 }] });
+    chart({ id: "itl", title: "Between tokens, p95", height: 92, write: seconds, log: true, promise: data.itl_s, series: ({ name, lines }, beside) => [...another(beside, (other) => other.lines.itl), { name: beside ? name : "p95", colour: "var(--time)", values: lines.itl, lines, width: 1.4 }] });
     chart({ id: "usage", title: "What meters say", height: 76, write: percent, top: 1, series: ({ lines }) => [{ name: "GPU utilisation", colour: "var(--gpu)", values: lines.gpu, lines, width: 1.4 }, { name: "KV cache", colour: "var(--kv)", values: lines.kv, lines, width: 1.4 }] });
     if (data.gpu_hour_usd) {
       chart({
@@ -373,7 +374,8 @@
       svg.append(node("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
       svg.append(node("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, `${+((1 - value) * 100).toFixed(2)} %`));
     }
-    const places = wide ? [1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100].map((times) => times * least) : niceTicks(most * 1.1, Math.max(3, width / 110));
+    const decades = [-3, -2, -1, 0, 1, 2, 3, 4, 5, 6].flatMap((power) => (width < PHONE ? [1, 3] : [1, 2, 3, 5, 7]).map((each) => each * 10 ** power));
+    const places = wide ? decades : niceTicks(most * 1.1, Math.max(3, width / 110));
     for (const value of places) {
       if (x(value) < LEFT || x(value) > width - RIGHT - 16) continue;
       svg.append(node("line", { class: "grid", x1: x(value), x2: x(value), y1: 0, y2: height }));
@@ -398,8 +400,8 @@
       dot.append(node("title", {}, `${policy.name}: ${number(policy.gpu_hours)} GPU-hours, ${percent(policy.attained)} kept`));
       dot.addEventListener("click", () => choose(index));
       svg.append(dot);
-      const length = policy.name.length * 6.6 + 4;
-      const spots = [[px + 9, py + 4], [px - 9 - length, py + 4], [px - length / 2, py - 10], [px - length / 2, py + 19], [px + 8, py - 8], [px + 8, py + 16]];
+      const length = policy.name.length * (chosen ? 7.6 : 7) + 4;
+      const spots = [[px + 9, py + 4], [px - 10 - length, py + 4], [px - length / 2, py - 10], [px - length / 2, py + 19], [px + 8, py - 8], [px + 8, py + 16], [px - 8 - length, py - 8], [px - 8 - length, py + 16]];
       const spot = spots.find(([left, base]) => {
         const box = [left, base - 11, left + length, base + 3];
         const out = box[0] < LEFT || box[2] > width || box[1] < 0 || box[3] > height;
