@@ -48,7 +48,8 @@ from forebay.simulation.values import FleetRules, MetricFault, RunResult
 from forebay.spec.types import CalendarEntry
 
 SPEC = load(Path(__file__).resolve().parents[1] / "examples" / "lab.yaml")
-POOL = SPEC.pools[0]
+POOL = msgspec.structs.replace(SPEC.pools[0], scaling=msgspec.structs.replace(SPEC.pools[0].scaling, max_replicas=400, starts_max=400))
+"""With `max` high enough for ten times the load."""
 CAPACITY = pool_capacity(POOL)
 REPLICA_PER_S = CAPACITY.rate_per_s or math.nan
 INTERVAL_S = POOL.scaling.interval_s
@@ -65,8 +66,8 @@ OUTAGE_S, BEFORE_S, AFTER_S = 1200.0, 1800.0, 2400.0
 SPIKE_AT_S, SPIKE_FACTOR, SPIKE_RAMP_S, SPIKE_HOLD_S = 1800.0, 10.0, 120.0, 2400.0
 JUDGED_S = 60.0
 """Attainment is that of a minute; a moment has none."""
-PLANNED_USE = 0.7
-"""What `forebay plan size` takes of a replica by default: the calendar's entry is planned with it."""
+PLANNED_MARGIN = 1.25
+"""Of the calendar's entry: replicas for ten times the load, by what a replica is known to serve, preemptible work included, and this much more."""
 AMPLE = 3.0
 """Times the replicas that the load is worth: what is still missed then, no number of replicas cures."""
 RELEARNED = 0.1
@@ -136,6 +137,8 @@ class Watched:
         if not self.samples:
             observation = msgspec.structs.replace(observation, memory=self._memory)
         decision = self._policy.decide(observation)
+        if decision.reason == "hold_ill":
+            raise RuntimeError(f"the policy did not understand what it saw: {decision.terms[0].because}")
         assert self._fleet is not None
         totals = [self._fleet.totals(tier) for tier in range(self._tiers)]
         rate = next((term.numbers["replica_rate_per_s"] for term in decision.terms if term.name == DECIDED), math.nan)
@@ -229,15 +232,8 @@ def spikes(traffic: Traffic, wednesday: Played, report: Report) -> None:
         return tiered(unsaid, weights, rng[1])
 
     start_s = begin_s + SPIKE_AT_S
-    entry = CalendarEntry(
-        "launch",
-        (POOL.name,),
-        (2,),
-        start_s,
-        start_s + 2 * SPIKE_RAMP_S + SPIKE_HOLD_S,
-        "UTC",
-        math.ceil(needed / PLANNED_USE),
-    )
+    planned = math.ceil(PLANNED_MARGIN * plateau_per_s / share / wednesday.at(begin_s).replica_per_s)
+    entry = CalendarEntry("launch", (POOL.name,), (2,), start_s, start_s + 2 * SPIKE_RAMP_S + SPIKE_HOLD_S, "UTC", planned)
     for calendar in ((), (entry,)):
         name = "spike, calendar" if calendar else "spike"
         print(
@@ -257,23 +253,22 @@ def _back(name: str, run: Played, needed: int, plateau_per_s: float, report: Rep
     asked = next((sample.at_s for sample in samples if sample.desired >= needed), math.inf)
     there = next((sample for sample in samples if sample.ready >= needed), samples[-1])
     backlog = sum(there.waiting[:2])
-    spare_per_s = there.ready * REPLICA_PER_S - plateau_per_s
     detection_s = asked - SPIKE_AT_S
-    worked_off_s = backlog / spare_per_s if spare_per_s > 0 else math.inf
+    worked_off_s, spare_per_s = _worked_off(there, samples, plateau_per_s)
     back_s = _back_s(run, SPIKE_AT_S, SPIKE_AT_S + SPIKE_RAMP_S + SPIKE_HOLD_S) - SPIKE_AT_S
     allowed_s = detection_s + CAPACITY.cold_start_s + worked_off_s + JUDGED_S
     report.told(name, "first replica more asked for after", raised - SPIKE_AT_S, " s")
     report.told(name, f"detection: {needed} or more asked for after", detection_s, " s")
     report.told(name, "cold start", CAPACITY.cold_start_s, " s")
     report.told(name, "backlog when they were there (not preemptible)", backlog)
-    report.told(name, "spare capacity then", spare_per_s, " requests/s")
+    report.told(name, "spare capacity from then on, until it is worked off, on average", spare_per_s, " requests/s")
     report.told(name, "backlog ÷ spare capacity", worked_off_s, " s")
     report.judged(
         name,
         "lanes back under the SLO after",
         back_s,
         f"≤ {allowed_s:.0f} s, the sum and {JUDGED_S:.0f} s to judge by",
-        back_s <= allowed_s,
+        back_s <= allowed_s < math.inf,
         " s",
     )
     report.told(name, "most replicas asked for", max(sample.desired for sample in samples))
@@ -292,6 +287,17 @@ def _back(name: str, run: Played, needed: int, plateau_per_s: float, report: Rep
     report.judged(
         name, "interactive shed last: its share less standard's", 100 * (shares[0] - shares[1]), "≤ 0", shares[0] <= shares[1], " points"
     )
+
+
+def _worked_off(there: Sample, samples: list[Sample], plateau_per_s: float) -> tuple[float, float]:
+    """Seconds from ``there`` until what is ready beyond the load has had time for the backlog, and how much that was a second, on average."""
+    backlog = left = float(sum(there.waiting[:2]))
+    for before, now in itertools.pairwise(sample for sample in samples if sample.at_s >= there.at_s):
+        if left <= 0:
+            took_s = before.at_s - there.at_s
+            return took_s, backlog / took_s if took_s > 0 else 0.0
+        left -= (before.ready * REPLICA_PER_S - plateau_per_s) * (now.at_s - before.at_s)
+    return math.inf, 0.0
 
 
 def _back_s(run: Played, from_s: float, until_s: float) -> float:

@@ -62,9 +62,10 @@ class Recorder:
 def policies(spec: Spec) -> dict[str, PoolPolicy]:
     """The queue-first policy of each pool, over the capacity of one replica."""
     made: dict[str, PoolPolicy] = {}
+    wake_s = min(spec.tiers, key=lambda tier: tier.rank).longest_wait_s
     for pool in spec.pools:
         capacity = pool_capacity(pool)
-        made[pool.name] = PoolPolicy(QueueFirst(pool.scaling, capacity, spec.calendar, pool.name, pool.slo), capacity)
+        made[pool.name] = PoolPolicy(QueueFirst(pool.scaling, capacity, spec.calendar, pool.name, pool.slo, wake_s), capacity)
     return made
 
 

@@ -1,13 +1,17 @@
 """`forebay backtest`: would this policy have held on what this fleet has really seen?"""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from forebay.cli import lab_options as options
-from forebay.cli import lab_output, output
+from forebay.cli import lab_output
+
+if TYPE_CHECKING:
+    from forebay.app.lab.request import LabRequest
 
 
 def command(
@@ -43,7 +47,7 @@ def command(
     json: options.Json = None,
     html: options.Html = None,
 ) -> None:
-    """Play policies on the demand that this fleet's own controller saw come: would they have held last week?
+    """Would this policy have held last week? Play it on the demand that this fleet's own controller saw come.
 
     `forebay backtest` beside a forebay.yaml that runs, or has run, with `forebay up` takes what its controller recorded: how many
     requests came each minute, and how long they were. Change the spec (bounds, promise, profile, calendar) and ask again.
@@ -52,30 +56,29 @@ def command(
     Exit code 2: bad input (there is no history), nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab import recorded  # the simulator: nothing that another verb should wait for
-    from forebay.app.lab.comparing import as_json, compared
+    from forebay.app.lab.comparing import compared  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
     from forebay.app.lab.policies import chosen
-    from forebay.app.lab.reporting import write_page
-    from forebay.app.lab.world import ending, prepared
+    from forebay.app.lab.world import prepared
 
     options.check_outputs(json, html)
     names = chosen("--policies", policies)
     last_s = options.above_zero_s("--last", last)
-    path = history or options.state_folder(spec)
-    trace = options.trace_options({**options.NO_TRACE, **given, "trace": str(path)})
-    request = options.request(spec, pool, trace, given)
     with lab_output.doing() as tell_what:
-        tell_what(f"reading {path}")
-        if recorded.is_state(path):
-            trace = msgspec.structs.replace(trace, recorded=recorded.read(path, request.pool.name))
-        request = ending(msgspec.structs.replace(request, trace=trace), last_s)
-        ready = prepared(request, tell_what)
+        ready = prepared(_request(spec, history or options.state_folder(spec), last_s, given, tell_what), tell_what)
     with lab_output.bar(f"{len(names)} policies") as tell:
         found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
-    if html is not None:
-        write_page(found, html)
-    if json is not None:
-        output.write_json(as_json(found), json)
-    if json != "-":
-        lab_output.show(found, html)
+    lab_output.deliver(found, json, html)
+
+
+def _request(spec: Path, path: Path, last_s: float, given: dict[str, Any], tell: Callable[[str], None]) -> "LabRequest":
+    """The end of what is recorded at ``path``: a state folder, its file, or a ledger of requests."""
+    from forebay.app.lab import recorded
+    from forebay.app.lab.world import ending
+
+    tell(f"reading {path}")
+    trace = options.trace_options({**options.NO_TRACE, **given, "trace": str(path)})
+    request = options.request(spec, given["pool"], trace, given)
+    if recorded.is_state(path):
+        trace = msgspec.structs.replace(trace, recorded=recorded.read(path, request.pool.name))
+    return ending(msgspec.structs.replace(request, trace=trace), last_s)

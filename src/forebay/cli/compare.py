@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from forebay.cli import lab_options as options
-from forebay.cli import lab_output, output
+from forebay.cli import lab_output
 
 
 def command(
@@ -48,10 +48,9 @@ def command(
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab.comparing import as_json, compared  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab.comparing import compared  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
     from forebay.app.lab.policies import chosen
-    from forebay.app.lab.reporting import write_page
     from forebay.app.lab.world import prepared
 
     options.check_outputs(json, html)
@@ -62,9 +61,4 @@ def command(
     runs = f"{len(names)} policies" if len(names) > 1 else names[0]
     with lab_output.bar(f"{runs} × {seeds} seeds" if seeds > 1 else runs) as tell:
         found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
-    if html is not None:
-        write_page(found, html)
-    if json is not None:
-        output.write_json(as_json(found), json)
-    if json != "-":
-        lab_output.show(found, html)
+    lab_output.deliver(found, json, html)

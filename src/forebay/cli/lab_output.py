@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -42,6 +42,19 @@ def doing() -> Iterator[Callable[[str], None]]:
     """A turning wheel on stderr; gives what to tell that is being done."""
     with output.console(stderr=True).status("") as status:
         yield status.update
+
+
+def deliver(found: "Comparison", json: str | None, html: Path | None, value: Any = None) -> None:
+    """The page, the numbers (``value``, or all of the comparison), and the table unless the numbers went to stdout."""
+    from forebay.app.lab.comparing import as_json
+    from forebay.app.lab.reporting import write_page
+
+    if html is not None:
+        write_page(found, html)
+    if json is not None:
+        output.write_json(as_json(found) if value is None else value, json)
+    if json != "-":
+        show(found, html)
 
 
 def show(comparison: "Comparison", html: Path | None) -> None:

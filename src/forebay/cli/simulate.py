@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from forebay.cli import lab_options as options
-from forebay.cli import lab_output, output
+from forebay.cli import lab_output
 
 
 def command(
@@ -51,7 +51,6 @@ def command(
     from forebay.app.lab.comparing import as_json, compared, speed  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
     from forebay.app.lab.policies import chosen
-    from forebay.app.lab.reporting import write_page
     from forebay.app.lab.world import prepared
 
     options.check_outputs(json, html)
@@ -61,13 +60,10 @@ def command(
         ready = prepared(request, tell_what)
     with lab_output.bar(name) as tell:
         found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
-    if html is not None:
-        write_page(found, html)
-    if json is not None:
-        output.write_json(one(as_json(found), speed(found.runs[name][0])), json)
+    run = found.runs[name][0]
+    lab_output.deliver(found, json, html, one(as_json(found), speed(run)))
     if json != "-":
-        lab_output.show(found, html)
-        lab_output.show_run(found.runs[name][0])
+        lab_output.show_run(run)
 
 
 def one(whole: dict[str, Any], fast: dict[str, float]) -> dict[str, Any]:

@@ -58,7 +58,6 @@ def command(
     from forebay.app.lab import tuning  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
     from forebay.app.lab.policies import chosen
-    from forebay.app.lab.reporting import write_page
 
     options.check_outputs(json, html)
     names = chosen("--policies", policies)
@@ -66,13 +65,9 @@ def command(
     request = options.request(spec, pool, options.trace_options(given), given)
     with lab_output.told_bar() as (doing, tell):
         found = tuning.tuned(request, names, train_s, jobs=jobs or cores(), timelines=html is not None, doing=doing, tell=tell)
-    if html is not None:
-        write_page(found.held_out, html)
-    if json is not None:
-        output.write_json(tuning.as_json(found), json)
     if json != "-":
         _show_choices(found)
-        lab_output.show(found.held_out, html)
+    lab_output.deliver(found.held_out, json, html, tuning.as_json(found))
 
 
 def _show_choices(found: "Tuning") -> None:

@@ -1,9 +1,10 @@
-"""What the gateways said, and how old it is: the book from which lanes, streams and arrival rates are read.
+"""What the gateways said, and how old it is: the book from which lanes, streams, rates and attainments are read.
 
 A gateway that has gone silent makes its part Unknown, never zero. One that said goodbye, or has been gone for so long
 that its streams can't live any more, leaves the book.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 
@@ -19,7 +20,17 @@ ATTAINMENT_SAMPLES_MIN = 20
 SAMPLES_MAX = 1024
 GATEWAYS_MAX = 256
 FORGET_S = 900.0
-COUNTERS = ("arrived", "arrived_prompt_tokens", "arrived_output_tokens", "ttft_met", "ttft_missed")
+COUNTERS = (
+    "arrived",
+    "arrived_prompt_tokens",
+    "arrived_output_tokens",
+    "completed",
+    "completed_output_tokens",
+    "ttft_met",
+    "ttft_missed",
+    "itl_met",
+    "itl_missed",
+)
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -29,7 +40,8 @@ class Sample(msgspec.Struct, frozen=True):
     """The receiver's time."""
     said_s: float
     """The gateway's own. Rates are over this one: a controller that was stopped takes a minute of snapshots in one moment."""
-    counts: tuple[int, ...]
+    counts: tuple[float, ...]
+    """By COUNTERS; NaN: this gateway does not count that."""
 
 
 class GatewayRecord:
@@ -124,8 +136,15 @@ class GatewayBook:
         """Requests waiting in lanes, net of preemptible tiers."""
         loads = self.loads(pool, now_s)
         if loads is None:
-            return Unknown("gateway_lost" if self.records else "no_gateway")
+            return self._silence()
         return Known(float(sum(lane.waiting for load in loads for lane in load.lanes if not lane.preemptible)), now_s)
+
+    def running(self, pool: str, now_s: float) -> Signal:
+        """Requests in flight on engines, net of preemptible tiers."""
+        loads = self.loads(pool, now_s)
+        if loads is None:
+            return self._silence()
+        return Known(float(sum(row.streams - row.preemptible_streams for load in loads for row in load.replicas)), now_s)
 
     def streams(self, pool: str, replica: str, now_s: float) -> int | None:
         """Live streams on ``replica`` over all gateways; None where a gateway whose lease holds has not said."""
@@ -157,27 +176,35 @@ class GatewayBook:
         """Increase per second of ``counter`` (one of COUNTERS) over the last ``window_s``, over all gateways."""
         growth = self._growth(pool, now_s, window_s)
         if growth is None:
-            return Unknown("gateway_lost" if self.records else "no_gateway")
-        increase, span_s = growth
+            return self._silence()
+        increase, span_s = growth[0][COUNTERS.index(counter)], growth[1]
+        if math.isnan(increase):
+            return Unknown("missing")
         if span_s < min(RATE_SPAN_S_MIN, window_s):
             return Unknown("short")
-        return Known(increase[COUNTERS.index(counter)] / span_s, now_s)
+        return Known(increase / span_s, now_s)
 
-    def attainment(self, pool: str, now_s: float) -> Signal:
-        """Fraction of first contents of the last minutes that came in time; Unknown below a number that means something."""
+    def attainment(self, pool: str, now_s: float, promise: str = "ttft") -> Signal:
+        """Fraction of the last minutes' ``ttft`` (first contents) or ``itl`` (answers that ended) within the promise.
+
+        Unknown below a number that means something.
+        """
         growth = self._growth(pool, now_s, ATTAINMENT_WINDOW_S)
         if growth is None:
-            return Unknown("gateway_lost" if self.records else "no_gateway")
-        met, missed = growth[0][COUNTERS.index("ttft_met")], growth[0][COUNTERS.index("ttft_missed")]
+            return self._silence()
+        met, missed = growth[0][COUNTERS.index(f"{promise}_met")], growth[0][COUNTERS.index(f"{promise}_missed")]
         if met + missed < ATTAINMENT_SAMPLES_MIN:
             return Unknown("few")
         return Known(met / (met + missed), now_s)
 
-    def _growth(self, pool: str, now_s: float, window_s: float) -> tuple[list[int], float] | None:
+    def _silence(self) -> Unknown:
+        return Unknown("gateway_lost" if self.records else "no_gateway")
+
+    def _growth(self, pool: str, now_s: float, window_s: float) -> tuple[list[float], float] | None:
         """(increase of each counter, seconds it took): summed over gateways, the span of the longest; None if any is silent."""
         if self.loads(pool, now_s) is None:
             return None
-        total = [0] * len(COUNTERS)
+        total = [0.0] * len(COUNTERS)
         span_s = 0.0
         for record in self.records.values():
             samples = record.samples.get(pool)
@@ -197,6 +224,10 @@ def _began_again(before: Sample, after: Sample) -> bool:
     return after.said_s < before.said_s or any(new < old for new, old in zip(after.counts, before.counts, strict=True))
 
 
-def _counts(rows: Iterable[TierCounts]) -> tuple[int, ...]:
+def _counts(rows: Iterable[TierCounts]) -> tuple[float, ...]:
     kept = [row for row in rows if not row.preemptible]
-    return tuple(sum(getattr(row, name) for row in kept) for name in COUNTERS)
+    return tuple(sum(_told(getattr(row, name)) for row in kept) for name in COUNTERS)
+
+
+def _told(count: int | None) -> float:
+    return math.nan if count is None else count

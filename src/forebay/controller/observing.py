@@ -1,4 +1,8 @@
-"""From what ports returned to what a policy may look at: one Observation per pool, nothing guessed."""
+"""From what ports returned to what a policy may look at: one Observation per pool, nothing guessed.
+
+`simulation.sensing` tells a simulated fleet's the same way. Left Unknown here: percentiles (a gateway keeps no sketch of
+the last minute, and no policy reads them) and what only the inside of an engine knows.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -51,6 +55,10 @@ def observation(
         arrival_prompt_tokens_per_s=book.rate(pool, "arrived_prompt_tokens", now_s),
         arrival_output_tokens_per_s=book.rate(pool, "arrived_output_tokens", now_s),
         ttft_attainment=book.attainment(pool, now_s),
+        running=book.running(pool, now_s),
+        completed_per_s=book.rate(pool, "completed", now_s),
+        completed_output_tokens_per_s=book.rate(pool, "completed_output_tokens", now_s),
+        itl_attainment=book.attainment(pool, now_s, "itl"),
         cold_start_s=facts.cold_start_s,
         past_ramps_per_s2=facts.past_ramps_per_s2,
         history=facts.history,

@@ -114,6 +114,11 @@ class TierCounts(msgspec.Struct, frozen=True):
     truncated: int
     ttft_met: int
     ttft_missed: int
+    completed_output_tokens: int | None = None
+    """Of the answers that are completed. None: an older gateway, which does not count them."""
+    itl_met: int = 0
+    itl_missed: int = 0
+    """Streams that ended, by their mean inter-token time: over the pool's promise, or broken off, is missed."""
 
 
 class PoolLoad(msgspec.Struct, frozen=True):

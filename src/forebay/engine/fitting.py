@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import StepLaw
@@ -123,7 +122,7 @@ def _prefill_law(rows: Sequence[PrefillRow], base_s: float, chunk_tokens: int) -
     seen = np.array([row.ttft_s for row in rows])
     terms = np.array([(1.0, float(row.prompt_tokens)) for row in rows])
     left = np.maximum(seen - base_s * np.array([math.ceil(row.prompt_tokens / chunk_tokens) for row in rows]), 1e-9)
-    solved, _ = nnls(terms / seen[:, None], left / seen)
+    solved = _nnls(terms / seen[:, None], left / seen)
     return float(solved[0]), float(solved[1])
 
 
@@ -131,8 +130,15 @@ def _relative(terms: _Matrix, seen: _Matrix) -> _Matrix:
     """Non-negative least squares of ``terms·x = seen`` on relative error; columns are scaled, as they differ by orders of magnitude."""
     scaled = terms / seen[:, None]
     size = np.maximum(np.abs(scaled).max(axis=0), 1e-300)
-    solved, _ = nnls(scaled / size, np.ones(len(seen)))
+    solved = _nnls(scaled / size, np.ones(len(seen)))
     return np.asarray(solved / size)
+
+
+def _nnls(terms: _Matrix, seen: _Matrix) -> _Matrix:
+    """Non-negative least squares. scipy is loaded here: every verb of the command line would pay half a second for it."""
+    from scipy.optimize import nnls
+
+    return np.asarray(nnls(terms, seen)[0])
 
 
 def _without_outliers(rows: Sequence[DecodeRow]) -> list[DecodeRow]:

@@ -35,6 +35,7 @@ class CallState:
         "_estimate",
         "_exchange",
         "_failure",
+        "_first_s",
         "_keep_alive",
         "_meter",
         "_only",
@@ -94,6 +95,8 @@ class CallState:
         self._replica_url: str
         self._sent_s: float
         self._progress_s: float
+        self._first_s: float | None = None
+        """When a stream's first content came; None again once the client read too slowly: that says nothing of the engine's pace."""
         self._exchange: Exchange | None = None
         self._stream: EventStream | None = None
         self._answer: ResponseHead | None = None

@@ -50,7 +50,7 @@ class PoolDesk:
         self.model = pool.model
         self.admission = Admission(pool.name, spec.tiers, pool.queued_max)
         self.calls: dict[int, Caller] = {}
-        self.meters = {tier.name: TierMeter(pool.name, tier) for tier in spec.tiers}
+        self.meters = {tier.name: TierMeter(pool.name, tier, pool.slo.itl_s) for tier in spec.tiers}
         models = {model.name: model for model in spec.models}
         declared = models[pool.model].context_tokens if pool.model in models else 0
         bounds = [tokens for tokens in (declared, pool.profile.context_tokens if pool.profile else 0) if tokens]

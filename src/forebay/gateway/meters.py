@@ -69,6 +69,10 @@ class TierMeter:
         "arrived",
         "arrived_output_tokens",
         "arrived_prompt_tokens",
+        "completed_output_tokens",
+        "itl_met",
+        "itl_missed",
+        "itl_s",
         "outcomes",
         "output_tokens",
         "pool",
@@ -83,9 +87,11 @@ class TierMeter:
         "ttft_missed",
     )
 
-    def __init__(self, pool: str, tier: Tier) -> None:
+    def __init__(self, pool: str, tier: Tier, itl_s: float) -> None:
+        """``itl_s``: the pool's promise on the mean inter-token time of one answer."""
         self.pool = pool
         self.tier = tier
+        self.itl_s = itl_s
         self.arrived = 0
         self.arrived_prompt_tokens = 0
         self.arrived_output_tokens = 0
@@ -94,9 +100,12 @@ class TierMeter:
         self.retries = 0
         self.prompt_tokens = 0
         self.output_tokens = 0
+        self.completed_output_tokens = 0
         self.response_bytes = 0
         self.ttft_met = 0
         self.ttft_missed = 0
+        self.itl_met = 0
+        self.itl_missed = 0
         self.ttft = Histogram()
         self.queue_wait = Histogram()
 
@@ -118,6 +127,13 @@ class TierMeter:
         else:
             self.ttft_missed += 1
 
+    def stream_completed(self, seconds: float, tokens: int) -> None:
+        """The ``tokens`` of a sequence took ``seconds`` from the first content to the last."""
+        if tokens <= 1 or seconds <= self.itl_s * (tokens - 1):
+            self.itl_met += 1
+        else:
+            self.itl_missed += 1
+
     def counts(self) -> TierCounts:
         """For the controller. Clients that left are neither completed nor failed."""
         outcomes = self.outcomes
@@ -133,6 +149,9 @@ class TierMeter:
             truncated=outcomes[Outcome.TRUNCATED],
             ttft_met=self.ttft_met,
             ttft_missed=self.ttft_missed,
+            completed_output_tokens=self.completed_output_tokens,
+            itl_met=self.itl_met,
+            itl_missed=self.itl_missed,
         )
 
 

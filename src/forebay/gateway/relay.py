@@ -41,6 +41,7 @@ _RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
 _COMPLETE = End.COMPLETE
 _ABORTED = End.ABORTED
 _COMPLETED = Outcome.COMPLETED
+_TRUNCATED = Outcome.TRUNCATED
 
 
 @lru_cache(HOSTS_MAX)
@@ -94,6 +95,7 @@ class Call(CallState):
     def client_slow(self) -> None:
         """Read no more from the engine until the client has caught up."""
         self._paused = True
+        self._first_s = None
         if self._exchange is not None:
             self._exchange.pause()
 
@@ -180,6 +182,8 @@ class Call(CallState):
     def _open_stream(self, piece: bytes) -> None:
         """First content: from here on this replica's answer is the answer."""
         now_s = self._context.desk.clock.now_s()
+        if not self._paused:
+            self._first_s = now_s
         self._write_head(piece, None, self._request.modern)
         self._meter.first_content(now_s - self._arrived_s, self._ttft_promise_s)
         self._context.desk.first_token(self._pool, self, now_s)
@@ -204,7 +208,7 @@ class Call(CallState):
     def _truncate(self, message: str) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
         stream, connection = self._stream, self._connection
-        self._end(Outcome.TRUNCATED, self._counted_usage())
+        self._end(_TRUNCATED, self._counted_usage())
         self._context.truncated(self._pool.name, message)
         if stream is None:
             connection.abort()
@@ -329,16 +333,24 @@ class Call(CallState):
         meter, pool, desk, stream = self._meter, self._pool, self._context.desk, self._stream
         meter.outcomes[outcome] += 1
         meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
+        now_s = desk.clock.now_s()
         if usage is not None:
             meter.prompt_tokens += usage.prompt_tokens
             meter.output_tokens += usage.output_tokens
-            if usage.exact and outcome is _COMPLETED and pool.should_learn():
-                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._ask.n or 1)
+            if outcome is _COMPLETED:
+                meter.completed_output_tokens += usage.output_tokens
+                sequences = self._ask.n or 1
+                if self._first_s is not None:
+                    # The last content came just before the end, so nothing is looked at per event.
+                    meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
+                if usage.exact and pool.should_learn():
+                    desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences)
         self._body = b""
         if stream is not None:
+            if outcome is _TRUNCATED:
+                meter.itl_missed += 1
             self._stream = None  # it knows this call, and this call it
         self.data = nothing
-        now_s = desk.clock.now_s()
         if abandon:
             desk.abandon(pool, self, now_s)
         else:

@@ -116,6 +116,8 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     """What replicas really sustain ÷ what the profile says."""
     price: float = 1.0
     """What the default price of a miss has been multiplied with, so that the promise is just kept."""
+    usual_per_s: float = 0.0
+    """Mean arrival rate of about a day; 0: not known."""
     asked_since_s: float | None = None
     """Since when more is wanted than may be had without approval."""
 
@@ -220,7 +222,7 @@ def _sane(memory: Memory) -> bool:
         memory.asked_since_s,
         memory.learnt.minute_s,
         memory.learnt.blind_per_s,
-        memory.learnt.known_s + memory.learnt.growth + memory.learnt.growth_peak + memory.sustained + memory.price,
+        memory.learnt.known_s + memory.learnt.growth + memory.learnt.growth_peak + memory.sustained + memory.price + memory.usual_per_s,
         memory.learnt.headroom_start + memory.learnt.headroom_keep,
         *(peak.start_s for peak in (*memory.keeps, *memory.lows)),
         *(each.due_s + each.per_s for each in memory.learnt.expected),

@@ -15,7 +15,7 @@ from forebay.demand import forecast
 from forebay.domain.scaling import History
 from forebay.scaling import spread
 from forebay.scaling.arrivals import summed
-from forebay.scaling.economics import headrooms
+from forebay.scaling.economics import Prices, headrooms
 from forebay.scaling.memory import Bucket, Expected, Learnt
 
 LEVEL_S = 180.0

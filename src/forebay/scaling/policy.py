@@ -187,6 +187,7 @@ class QueueFirst:
             learnt=learnt,
             sustained=sustained.learned(memory, sight, capacity, self._slo),
             price=sustained.price(memory, sight, self._slo),
+            usual_per_s=sustained.usual_per_s(memory, now_s),
         )
 
     def _prices(self, sight: Sight, memory: Memory) -> economics.Prices:

@@ -8,13 +8,16 @@ would miss. It moves slowly, down fast where it was far off, and never up while 
 
 import math
 
+import numpy as np
+
 from forebay.scaling.arrivals import summed
 from forebay.scaling.capacity import PoolCapacity
-from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS
-from forebay.scaling.memory import Memory
+from forebay.scaling.economics import ALLOWED_MIN, misses
+from forebay.scaling.memory import BUCKET_S, Memory
 from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
 from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
 from forebay.scaling.sight import Sight
+from forebay.scaling.spread import Values
 from forebay.spec.types import Slo
 
 SUSTAINED_MIN = 0.3
@@ -22,6 +25,8 @@ SUSTAINED_MAX = 1.5
 WINDOW_S = 300.0
 """What the attainments are of."""
 COVERED_MIN = 0.8
+FITTING_MAX = 4.0
+HALVINGS = 16
 USE_MIN = 0.5
 """At a lower use the misses say nothing about those at capacity."""
 PER_MINUTE = 0.05
@@ -34,11 +39,16 @@ MISSES_SURE = 20.0
 MISSES_LEAST = 0.05
 """Of the allowed share: fewer misses than this teach no more than this."""
 MISSES_MOST = 0.3
+STAKE = 0.5
+"""Of the allowed share: while fewer miss, replicas are not said to sustain less. At a low use a few miss for other reasons."""
 AIM = 0.95
 """Of the allowed share, that misses are steered to."""
 PRICE_PER_MINUTE = 0.001
 PRICE_MIN, PRICE_MAX = 0.3, 30.0
 OVER_MAX = 20.0
+WEIGHT_MAX = 5.0
+USUAL_MINUTES = 1440.0
+"""Requests, not minutes, are promised something: a minute counts by its requests, in those of a mean minute of the last day."""
 
 
 def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> float:
@@ -46,21 +56,46 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> f
     before = memory.sustained
     if capacity.profile is None or sight.attainment is None or not capacity.rate_per_s or not sight.known:
         return before
-    now = summed(memory.buckets, sight.now_s, WINDOW_S)
-    if now.seconds < COVERED_MIN * WINDOW_S or now.replica_seconds <= 0:
-        return before
-    use = now.requests / (now.replica_seconds * capacity.rate_per_s)
-    if use <= USE_MIN:
+    requests, uses = _uses(memory, sight.now_s, capacity.rate_per_s)
+    if not len(uses):
         return before
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, _missed(sight)))
-    fits = use / (1 + math.log(missed / allowed) / STEEPNESS)
-    step = math.log(max(fits, 1e-3))
-    sure = min(1.0, now.requests * max(missed, allowed) / MISSES_SURE) * min(1.0, (use - USE_MIN) / (1 - USE_MIN))
+    busiest = float(uses.max())
+    if busiest <= USE_MIN:
+        return before
+    step = -math.log(_fitting(requests, uses, missed, allowed))
+    sure = min(1.0, float(requests.sum()) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
+    if step < 0 and missed < STAKE * allowed:
+        return before
     if step > 0 and (sight.waiting > QUIET_WAITING_PER_REPLICA * sight.ready or memory.learnt.known_s < HISTORY_S_MIN):
         return before
     moved = before * math.exp(step * sure * (FAR_PER_MINUTE if step < -FAR else PER_MINUTE))
     return min(SUSTAINED_MAX, max(SUSTAINED_MIN, moved))
+
+
+def _uses(memory: Memory, now_s: float, rate_per_s: float) -> tuple[Values, Values]:
+    """Requests, and use of the capacity, in each part of the last minutes; empty where too little is known."""
+    parts = [bucket for bucket in memory.buckets if bucket.start_s + BUCKET_S / 2 >= now_s - WINDOW_S and bucket.replica_seconds > 0]
+    if sum(part.seconds for part in parts) < COVERED_MIN * WINDOW_S:
+        return np.empty(0), np.empty(0)
+    requests = np.array([part.requests for part in parts])
+    return requests, requests / (np.array([part.replica_seconds for part in parts]) * rate_per_s)
+
+
+def _fitting(requests: Values, uses: Values, missed: float, allowed: float) -> float:
+    """The factor on ``uses`` with which the curve gives the share ``missed`` over all parts: a fleet's spikes miss, not its mean."""
+    if requests.sum() <= 0:
+        return 1.0
+    weights = requests / requests.sum()
+    low, high = 1 / FITTING_MAX, FITTING_MAX
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        if float(weights @ misses(uses * middle, allowed)) < missed:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
 
 
 def price(memory: Memory, sight: Sight, slo: Slo) -> float:
@@ -72,8 +107,17 @@ def price(memory: Memory, sight: Sight, slo: Slo) -> float:
     if sight.attainment is None:
         return memory.price
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
-    over = min(OVER_MAX, _missed(sight) / (AIM * allowed) - 1)
+    sums = summed(memory.buckets, sight.now_s, WINDOW_S)
+    usual = memory.usual_per_s or sums.requests / WINDOW_S
+    weight = min(WEIGHT_MAX, sums.requests / WINDOW_S / usual) if usual > 0 else 0.0
+    over = weight * min(OVER_MAX, _missed(sight) / (AIM * allowed) - 1)
     return min(PRICE_MAX, max(PRICE_MIN, memory.price * math.exp(over * PRICE_PER_MINUTE)))
+
+
+def usual_per_s(memory: Memory, now_s: float) -> float:
+    """Mean arrival rate over about a day, at the next look; to be asked once a minute. 0: not known."""
+    rate = summed(memory.buckets, now_s, WINDOW_S).requests / WINDOW_S
+    return memory.usual_per_s + (rate - memory.usual_per_s) / USUAL_MINUTES if memory.usual_per_s > 0 else rate
 
 
 def _missed(sight: Sight) -> float:

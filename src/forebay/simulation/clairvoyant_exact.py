@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from forebay.simulation.clairvoyant_levels import Charges, Counts, Schedule
 
-WORK_MAX = 40_000_000
+WORK_MAX = 8_000_000
 """Transitions looked at, at most: slots × replicas² × (budget + 1)."""
 
 

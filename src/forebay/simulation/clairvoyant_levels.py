@@ -86,6 +86,10 @@ def within(misses: Misses, budget: float, charges: Charges) -> Schedule | None:
     """
     if float(misses[:, -1].sum()) > budget:
         return None
+    fewest = np.full(len(misses), charges.least, np.int64)
+    if missed(misses, fewest) <= budget:
+        cost = cost_slots(fewest, charges)
+        return Schedule(fewest, cost, missed(misses, fewest), cost)
     best: Schedule | None = None
     bound = 0.0
     low, high = 0.0, 1.0

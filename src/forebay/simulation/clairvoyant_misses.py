@@ -1,9 +1,9 @@
 """How many requests miss their promise, by replicas: the guess that a schedule is made from, before the simulator says what is true.
 
-The share that misses rises steeply with the work that a replica is given: ``exp(-STEEPNESS · (1 − u ÷ ceiling))`` for ``u`` seconds of work
-a second, and on along its tangent from ``u = ceiling``. That is convex and rising in ``u``, and ``u`` is convex in the replicas, so misses are
-too. Only the ceiling has to be found. The steepness is that of fleets of 4 to 14 replicas at a steady load (shares of 0.1 to 16 %
-missed); schedules made with 8 or 20 in its place cost under 1 % more on days of three traces.
+The share that misses rises steeply with the work that a replica is given: ``exp(-STEEPNESS · (1 − u ÷ ceiling))`` for ``u`` seconds
+of work a second, and on along its tangent from ``u = ceiling``. That is convex and rising in ``u``, and ``u`` is convex in the replicas,
+so misses are too. Only the ceiling has to be found. The steepness is that of fleets of 4 to 14 replicas at a steady load (shares of
+0.1 to 16 % missed); schedules made with 8 or 20 in its place cost under 1 % more on days of three traces.
 """
 
 from collections.abc import Callable

@@ -33,17 +33,18 @@ class Planned(msgspec.Struct, frozen=True):
 class Planner:
     """Makes schedules for one world and its work."""
 
-    def __init__(self, world: Scenario, work: Work, promise: float) -> None:
+    def __init__(self, world: Scenario, work: Work, allowed: float) -> None:
+        """``allowed``: share of requests that may miss, above 0."""
         self._world = world
         self._work = work
-        self._allowed = max(0.0, 1 - promise)
-        self._budget = self._allowed * float(work.requests.sum())
+        self._allowed = allowed
+        self._budget = allowed * float(work.requests.sum())
         self._slot_s = SLOT_S
 
     def plan(self, ceiling: float) -> Planned:
         """The cheapest schedule that, if ``ceiling`` is right, misses no more than is allowed; with all replicas where none does."""
         most = self._world.max_replicas
-        carries = max(carried(ceiling, max(1e-3, self._allowed)), 0.1 * ceiling)
+        carries = max(carried(ceiling, self._allowed), 0.1 * ceiling)
         busiest = _busiest(self._work.work_s, self._slot_s) / carries
         enough = min(most, max(2, self._world.min_replicas, math.ceil(ROOM * busiest) + 2))
         while True:

@@ -6,7 +6,8 @@ import numpy as np
 
 from forebay.demand.arrays import Arrivals
 
-WINDOW_S = 3600.0
+WINDOW_S = 960.0
+"""Many times as long as a request, so that beginning with idle engines says little; whole slots of a schedule."""
 ROWS_MAX = 1_000_000
 """Rows held, but for the chunk at hand."""
 THINNING = 3

@@ -79,6 +79,7 @@ class Gatherer:
         self._work = np.zeros(bins)
         self._spread = np.zeros(bins + 1)
         """Rises and falls of the rate at which tokens are worked on, by bin."""
+        self._last_s = 0.0
         self._counted = 0
         self._class_requests = np.zeros(CLASSES)
         self._class_s = np.zeros(CLASSES)
@@ -90,7 +91,8 @@ class Gatherer:
         self._pace_s = PACE * itl_s if np.isfinite(itl_s) else rules.profile.law.base_s
 
     def take(self, chunk: Arrivals) -> None:
-        """Add ``chunk``; what lies beyond the span or is preemptible does not count."""
+        """Add ``chunk``; what lies beyond the span or is preemptible does not count. Raises BadInput where time goes back."""
+        self._vet(chunk.at_s)
         bins = len(self._requests)
         at = (chunk.at_s / BIN_S).astype(np.int64)
         keep = (at < bins) & self._kept[chunk.tier]
@@ -111,6 +113,13 @@ class Gatherer:
         ended = np.bincount(end, rate_s)
         self._spread[first : first + len(ended)] -= ended
         self._weigh(chunk, prompts_s + tokens_s)
+
+    def _vet(self, at_s: Floats) -> None:
+        if not len(at_s):
+            return
+        if at_s[0] < self._last_s or bool(np.any(at_s[1:] < at_s[:-1])):
+            raise BadInput(f"arrivals: found a time before the one it follows, after {self._last_s:g} s; allowed: times in order")
+        self._last_s = float(at_s[-1])
 
     def _weigh(self, chunk: Arrivals, work_s: Floats) -> None:
         """Sort requests into classes. One that can be in time and yet be worked on after the span, unpaid, weighs nothing."""

@@ -48,3 +48,12 @@ def test_a_ledger_of_requests_is_history_too(tmp_path):
 def test_no_history_is_a_sentence(tmp_path):
     assert "run `forebay up` with this configuration first" in said(invoke(command, "--spec", spec(tmp_path)))
     assert "--last" in said(invoke(command, "--spec", spec(tmp_path), "--last", "0s"))
+
+
+def test_what_nobody_saw_is_told(tmp_path):
+    remembered(tmp_path / ".forebay", buckets=2)
+    store = SqliteStore(tmp_path / ".forebay" / STORE_FILE)
+    store.append_demand("chat", DemandBucket(WALL_S + 900, 300.0, 150.0, 30_000.0, 3_000.0))
+    store.close()
+    result = invoke(command, "--spec", spec(tmp_path), "--policies", "static", "--no-bound", "-j", "1")
+    assert "Nothing is known of 1 of the recorded spans of 5m" in result.stdout

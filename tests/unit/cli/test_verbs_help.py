@@ -35,6 +35,13 @@ def test_the_verbs_are_all_there():
         "replay",
         "demo",
         "world",
+        "calibrate",
+        "trace",
+        "simulate",
+        "compare",
+        "backtest",
+        "tune",
+        "plan",
     }
 
 

@@ -107,6 +107,51 @@ def test_attainment_needs_enough_to_mean_something(book):
     assert book.attainment("chat", 6.0) == Known(0.75, 6.0)
 
 
+def test_what_runs_is_summed_net_of_preemptible_tiers_and_not_known_while_a_gateway_is_silent(book):
+    def running(gateway, *rows):
+        load = PoolLoad("chat", (), tuple(ReplicaLoad(f"r{number}", *row) for number, row in enumerate(rows)), ())
+        return Snapshot(gateway, 0.0, 1, 1, (load,))
+
+    book.hello("h", 0.0)
+    book.snapshot(running("g", (5, 500, 2, 200), (4, 400)), 1.0)
+    assert book.running("chat", 1.0) == Unknown("gateway_lost")
+    book.snapshot(running("h", (1, 100, 1, 100), (3, 300)), 1.0)
+    assert book.running("chat", 1.0) == Known(10.0, 1.0)
+    assert book.running("chat", 1.0 + LEASE_S + 1) == Unknown("gateway_lost")
+
+
+def ended(second, older=False, gateway="g"):
+    told = {} if older else {"completed_output_tokens": 60 * second, "itl_met": 3 * second, "itl_missed": second}
+    rows = [
+        TierCounts(tier, preemptible, 0, 0, 0, 2 * second, 0, 0, 0, 0, 0, **told)
+        for tier, preemptible in (("interactive", False), ("batch", True))
+    ]
+    return Snapshot(gateway, float(second), 1, 1, (PoolLoad("chat", (), (), tuple(rows)),))
+
+
+def test_what_ends_is_counted_net_of_preemptible_tiers(book):
+    for second in range(41):
+        book.snapshot(ended(second), float(second))
+    assert book.rate("chat", "completed", 40.0) == Known(2.0, 40.0)
+    assert book.rate("chat", "completed_output_tokens", 40.0) == Known(60.0, 40.0)
+    assert book.attainment("chat", 40.0, "itl") == Known(0.75, 40.0)
+    assert book.attainment("chat", 40.0) == Unknown("few")
+
+
+def test_what_an_older_gateway_does_not_count_is_not_known_and_not_zero(book):
+    book.hello("h", 0.0)
+    for second in range(41):
+        book.snapshot(ended(second, older=True), float(second))
+        book.snapshot(ended(second, gateway="h"), float(second))
+    assert book.rate("chat", "completed", 40.0) == Known(4.0, 40.0)
+    assert book.rate("chat", "completed_output_tokens", 40.0) == Unknown("missing")
+    assert book.attainment("chat", 40.0, "itl") == Known(0.75, 40.0), "of those that are counted"
+    for second in range(41, 81):
+        book.snapshot(ended(second - 41), float(second))
+        book.snapshot(ended(second, gateway="h"), float(second))
+    assert book.rate("chat", "completed_output_tokens", 80.0) == Known(120.0, 80.0), "it was replaced by a newer one"
+
+
 def test_streams_on_a_replica_are_unknown_while_a_gateway_of_record_has_not_said(book):
     assert book.streams("chat", "r", 1.0) is None
     book.snapshot(snapshot(streams=[("r", 2)]), 1.0)

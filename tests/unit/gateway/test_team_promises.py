@@ -26,14 +26,14 @@ def test_a_key_gets_its_teams_promise_and_service_tier_too():
 
 
 def test_attainment_is_measured_against_the_promise_that_was_made():
-    meter = TierMeter("chat", DEFAULT_TIERS[1])
+    meter = TierMeter("chat", DEFAULT_TIERS[1], 0.05)
     meter.first_content(10.0, OWN.ttft_s)
     meter.first_content(10.0, DEFAULT_TIERS[1].ttft_s)
     assert (meter.ttft_met, meter.ttft_missed) == (1, 1)
 
 
 def test_demand_in_output_tokens_is_a_mean_once_there_are_answers():
-    meter = TierMeter("chat", DEFAULT_TIERS[0])
+    meter = TierMeter("chat", DEFAULT_TIERS[0], 0.05)
     meter.arrive(Shape(100, 300))
     meter.outcomes[Outcome.COMPLETED] = ANSWERS_FOR_A_MEAN
     meter.output_tokens = ANSWERS_FOR_A_MEAN * 120

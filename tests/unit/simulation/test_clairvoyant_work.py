@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.demand.arrays import Arrivals
@@ -80,6 +80,7 @@ def test_work_that_may_be_done_after_the_end_is_no_part_of_the_least():
     assert work([(1.0, 10, 10), (99.0, 10, 10)]).least_s == pytest.approx(work([(1.0, 10, 10)]).least_s)
 
 
+@settings(max_examples=50)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 500)), min_size=1, max_size=60),
     attainment=st.sampled_from([0.5, 0.9, 0.99, 1.0]),

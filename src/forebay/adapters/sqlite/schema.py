@@ -1,11 +1,12 @@
 """The tables of one machine's history, and the mark of their version in the file's header.
 
-Bodies are MessagePack, compressed: an observation of two hundred replicas repeats itself. What is queried is in columns.
+Bodies (`bodies`) are compressed: an observation of two hundred replicas repeats itself. What is queried is in columns.
 """
 
 from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, String, Table
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+"""3: bodies of decisions may build on the row before; those that were written earlier are read as they are."""
 DEMAND_SINCE = 2
 """The version that brought the table of demand; an older file that is only read has none."""
 metadata = MetaData()

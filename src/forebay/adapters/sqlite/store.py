@@ -22,6 +22,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from forebay.adapters.sqlite import schema
+from forebay.adapters.sqlite.bodies import DecisionPacker, DecisionUnpacker, packed, unpacked
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.domain.events import Event
 from forebay.ports.store import DEMAND_BUCKETS_MAX, DecisionRecord, DemandBucket
@@ -35,7 +36,6 @@ RAMP_DAYS_MAX = 400
 """Days of ramps kept per pool: a year and a little."""
 BUSY_S = 5.0
 """How long a write waits for another process's."""
-_COMPRESSION = 1
 
 
 class StoreCorrupt(ForebayError):
@@ -65,6 +65,7 @@ class SqliteStore:
         self._path = Path(path)
         self._rows_max = rows_max
         self._appends = 0
+        self._packer = DecisionPacker()
         self._version = 0
         self._engine = self._open(read_only, file_bytes_max)
         try:
@@ -77,22 +78,26 @@ class SqliteStore:
 
     def append_decision(self, record: DecisionRecord) -> None:
         """Durable when it returns."""
-        row = {"pool": record.decision.pool, "at_wall_s": record.at_wall_s, "body": _packed(record)}
-        self._append(schema.decisions, row)
+        row = {"pool": record.decision.pool, "at_wall_s": record.at_wall_s, "body": self._packer.packed(record)}
+        self._packer.written(record, self._append(schema.decisions, row))
 
     def decisions(self, pool: str, until_wall_s: float | None = None, limit: int = 1) -> list[DecisionRecord]:
         """Newest first: as they were appended, or, until a time, by their times (an accelerated world's wall starts anew with each run)."""
         table = schema.decisions
-        query = select(table.c.body).where(table.c.pool == pool)
+        query = select(table.c.seq, table.c.body).where(table.c.pool == pool)
         if until_wall_s is None:
             query = query.order_by(table.c.seq.desc())
         else:
             query = query.where(table.c.at_wall_s <= until_wall_s).order_by(table.c.at_wall_s.desc(), table.c.seq.desc())
-        return [self._unpacked(row.body, DecisionRecord) for row in self._rows(query.limit(limit))]
+        rows = self._rows(query.limit(limit))
+        bodies = {row.seq: row.body for row in rows}
+        unpacker = DecisionUnpacker(lambda seq: bodies[seq] if seq in bodies else self._decision_body(seq))
+        with self._unreadable_told("DecisionRecord"):
+            return [unpacker.record(row.body) for row in rows]
 
     def append_event(self, event: Event) -> None:
         """Durable when it returns."""
-        self._append(schema.events, {"kind": event.kind, "wall_s": event.wall_s, "body": _packed(event)})
+        self._append(schema.events, {"kind": event.kind, "wall_s": event.wall_s, "body": packed(event)})
 
     def events(self, since_wall_s: float = 0.0, kind: str | None = None, limit: int = 1000) -> list[Event]:
         """The newest ``limit``, oldest first."""
@@ -101,7 +106,8 @@ class SqliteStore:
         if kind is not None:
             query = query.where(table.c.kind == kind)
         rows = self._rows(query.order_by(table.c.seq.desc()).limit(limit))
-        return [self._unpacked(row.body, Event) for row in reversed(rows)]
+        with self._unreadable_told("Event"):
+            return [unpacked(row.body, Event) for row in reversed(rows)]
 
     def put(self, key: str, value: bytes) -> None:
         """Replaces; durable when it returns."""
@@ -191,13 +197,15 @@ class SqliteStore:
                 version = schema.SCHEMA_VERSION
             self._version = version
 
-    def _append(self, table: Table, row: dict[str, Any]) -> None:
+    def _append(self, table: Table, row: dict[str, Any]) -> int:
+        """The new row's number."""
         self._appends += 1
         prune = self._appends % PRUNE_EVERY == 0
         with self._errors_told(), self._writing() as connection:
-            connection.execute(insert(table).values(**row))
+            (seq,) = connection.execute(insert(table).values(**row)).inserted_primary_key or (0,)
             if prune:
                 self._prune(connection)
+        return int(seq)
 
     def _prune(self, connection: Connection) -> None:
         for table in (schema.decisions, schema.events):
@@ -224,11 +232,16 @@ class SqliteStore:
         with self._errors_told(), self._engine.connect() as connection:
             return connection.execute(query).all()
 
-    def _unpacked(self, body: bytes, kind: Any) -> Any:
+    def _decision_body(self, seq: int) -> bytes | None:
+        rows = self._rows(select(schema.decisions.c.body).where(schema.decisions.c.seq == seq))
+        return bytes(rows[0].body) if rows else None
+
+    @contextmanager
+    def _unreadable_told(self, kind: str) -> Iterator[None]:
         try:
-            return msgspec.msgpack.decode(zlib.decompress(body), type=kind)
+            yield
         except (zlib.error, msgspec.MsgspecError) as error:
-            raise StoreCorrupt(f"{self._path} holds a {kind.__name__} that can't be read ({error}){_MOVE_AWAY}") from error
+            raise StoreCorrupt(f"{self._path} holds a {kind} that can't be read ({error}){_MOVE_AWAY}") from error
 
     @contextmanager
     def _errors_told(self) -> Iterator[None]:
@@ -257,7 +270,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _packed(value: msgspec.Struct) -> bytes:
-    return zlib.compress(msgspec.msgpack.encode(value), _COMPRESSION)

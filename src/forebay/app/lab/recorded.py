@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from forebay.adapters.sqlite import SqliteStore
+from forebay.app.lab.kept import kept
 from forebay.app.traces import Chances, OpenedTrace
 from forebay.app.wiring import STORE_FILE
-from forebay.controller.demand import laid_out
 from forebay.demand import intensity, synthesis
 from forebay.demand.arrays import Arrivals, ArrivalSource
 from forebay.demand.lengths import LENGTH_CV
@@ -39,14 +38,7 @@ def read(path: Path, pool: str) -> History:
 
     Raises BadInput where there is no history, or none of this pool.
     """
-    store = SqliteStore(path / STORE_FILE if path.is_dir() or not path.exists() else path, read_only=True)
-    try:
-        kept = list(store.demand(pool))
-    finally:
-        store.close()
-    # A version that kept other widths would leave them behind; the newest width counts.
-    kept = [bucket for bucket in kept if bucket.bucket_s == kept[-1].bucket_s]
-    past = laid_out(kept, kept[-1].start_wall_s + kept[-1].bucket_s) if kept else None
+    past = kept(path if path.is_file() else path / STORE_FILE, pool)
     if past is None:
         raise BadInput(f"{path}: no demand of the pool {pool} is recorded; `forebay up` keeps it, five minutes at a time, for four weeks")
     return past

@@ -17,6 +17,7 @@ from forebay.demand import synthesis
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import History
+from forebay.domain.units import format_duration
 from forebay.engine.capacity import at_slo
 from forebay.engine.catalogue import PROFILES
 from forebay.scaling.capacity import whole_replicas
@@ -185,6 +186,13 @@ def _notes(request: LabRequest, found: Survey, peak: int, holds: bool) -> list[s
         notes.append(
             f"Not even {peak} replica{'s' if peak > 1 else ''}, the most allowed, keep{'' if peak > 1 else 's'} the promise through the "
             f"busiest hour, with {found.busiest_per_s:.4g} requests/s: no policy can. Raise `max`, or loosen the promise."
+        )
+    past = request.trace.recorded
+    unknown = recorded.Buckets(past).unknown if past is not None else 0
+    if past is not None and unknown:
+        notes.append(
+            f"Nothing is known of {unknown} of the recorded spans of {format_duration(past.bucket_s)} (controller away, gateways silent): "
+            "they are played as idle, and live they were not."
         )
     declared, measured = (scaling.prompt_tokens, scaling.output_tokens), (found.prompt_tokens_mean, found.output_tokens_mean)
     if any(not 1 / SHAPE_FACTOR_MAX <= mean / said <= SHAPE_FACTOR_MAX for mean, said in zip(measured, declared, strict=True)):

@@ -384,8 +384,8 @@
     svg.append(node("text", { x: width - RIGHT, y: height + 32, "text-anchor": "end" }, wide ? "GPU-hours (logarithmic)" : "GPU-hours"));
     const promised = 1 - data.attainment;
     svg.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(promised), y2: y(promised), stroke: "var(--good)", "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
-    svg.append(node("text", { x: width - RIGHT, y: y(promised) - 5, "text-anchor": "end" }, `promised: ${percent(data.attainment)}`));
-    const boxes = [];
+    svg.append(node("text", { x: LEFT + 6, y: y(promised) - 5 }, `promised: ${percent(data.attainment)}`));
+    const boxes = [[LEFT, y(promised) - 18, LEFT + 100, y(promised)]];
     if (data.bound_gpu_hours) {
       svg.append(node("line", { x1: x(data.bound_gpu_hours), x2: x(data.bound_gpu_hours), y1: 0, y2: height, stroke: "var(--bound)", "stroke-width": 1.5, "stroke-dasharray": "5 3" }));
       svg.append(node("text", { x: x(data.bound_gpu_hours) + 5, y: height - 6 }, "clairvoyant"));
