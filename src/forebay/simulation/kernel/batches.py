@@ -40,7 +40,6 @@ def _join(fleet: World, row: int, who: int) -> None:
     request.state = DECODING
     request.base = request.target - replica.steps
     request.joined = replica.joins
-    request.fed = -1
     replica.joins += 1
     end = replica.steps + request.output - request.emitted
     place = replica.decoding
@@ -146,9 +145,8 @@ def _preempt_decoding(fleet: World, row: int) -> int:
     request = request_at(fleet, who)
     request.emitted = request.output - (slot_at(fleet, row, place).end - replica.steps)
     request.last_s = fleet.now_s
-    fed = 1 if request.fed == replica.steps else 0
-    # Before it is fed, one whose KV is a whole number of blocks holds just these.
-    replica.blocks_free += blocks_for(fleet, request.base + replica.steps) + fed
+    # The newest has not been fed yet, so it holds the blocks of its tokens and none more.
+    replica.blocks_free += blocks_for(fleet, request.base + replica.steps)
     _part(fleet, row, who)
     for later in range(place, replica.decoding):
         _move(fleet, row, later + 1, later)
@@ -196,7 +194,6 @@ def _feed_singly(fleet: World, row: int) -> None:
             _preempt(fleet, row)
         if request.state == DECODING:
             replica.blocks_free -= 1
-            request.fed = replica.steps
 
 
 @kernel

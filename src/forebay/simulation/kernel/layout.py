@@ -38,7 +38,7 @@ def _record(floats: str, longs: str, ints: str = "") -> "np.dtype[Any]":
 
 REQUEST = _record(
     "at_s first_s last_s due_s least_s",
-    "seq group base joined fed prompt output shared uncached outstanding emitted kv target chunk tier row state line next prev preempted",
+    "seq group base joined prompt output shared uncached outstanding emitted kv target chunk tier row state line next prev preempted",
 )
 """``base + steps of its replica`` is the KV of one that decodes; ``chunk`` what the step under way prefills of it."""
 
@@ -64,7 +64,7 @@ LINE = _record("", "waiting head tail")
 ARRIVAL = _record("at_s", "group prompt output shared tier")
 CLOCK = _record("at_s", "row")
 CHOICE = _record("load", "chosen_seq streams row least_streams least_outstanding")
-GROUP = _record("", "group row newer older")
+GROUP = _record("", "group newer older")
 KEY = _record("", "group row value")
 BUCKET = _record("", "count")
 SUM = _record("total_s most_s", "")

@@ -124,7 +124,7 @@ def remember(fleet: World, group: int, row: int) -> None:
         entry = fleet.free_group
         fleet.free_group = group_at(fleet, entry).older
         fleet.groups_free -= 1
-        group_at(fleet, entry).group, group_at(fleet, entry).row = group, row
+        group_at(fleet, entry).group = group
         put(fleet, group, row, entry)
     _link_newest(fleet, row, entry)
     put(fleet, group, HOME, row)

@@ -1,0 +1,91 @@
+"""How ``forebay plan size`` shows a plan: each number with how it comes about."""
+
+from fractions import Fraction
+
+from rich.table import Table
+
+from forebay.cli.output import console as output_console
+from forebay.domain.units import format_duration
+from forebay.simulation.sizing import Facts, Plan
+
+
+def per(rate_per_s: Fraction) -> str:
+    """A rate for people: per minute where that is a short number and per second is not."""
+    by_minute = 1000 % rate_per_s.denominator and not 1000 % (rate_per_s * 60).denominator
+    return f"{float(rate_per_s * 60):,.6g}/min" if by_minute else f"{float(rate_per_s):,.6g}/s"
+
+
+def _replicas(count: float) -> str:
+    return f"{count:g} replica{'' if count == 1 else 's'}"
+
+
+def _usd(amount: float) -> str:
+    return f"${amount:,.0f}" if amount >= 1000 or amount == int(amount) else f"${amount:,.2f}"
+
+
+def show(facts: Facts, planned: Plan) -> None:
+    """Print ``planned`` for people."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    for row in [*_sizes(facts, planned), *_prices(facts, planned)]:
+        table.add_row(*row)
+    console = output_console(highlight=False)
+    console.print(table)
+    if planned.saved_month_usd is not None:
+        console.print("\nIt is saved only where the GPUs that were released go back to their provider, or are lent to batch work.")
+
+
+def _sizes(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:
+    each = facts.replica_per_s * facts.target
+    share = "all that it can serve" if facts.target == 1 else f"{float(facts.target):.4g} of the {per(facts.replica_per_s)} it can serve"
+    rows = [("one replica", per(each), share)]
+    for name, rate, count, gpus in (
+        ("peak", facts.peak_per_s, planned.peak_replicas, planned.peak_gpus),
+        ("trough", facts.trough_per_s, planned.trough_replicas, planned.trough_gpus),
+    ):
+        if rate is not None and count is not None:
+            because = f"{per(rate)} ÷ {per(each)} = {float(rate / each):.4g}, rounded up"
+            rows.append((name, f"{_replicas(count)}, {gpus} GPU{'' if gpus == 1 else 's'}", because))
+    if facts.ramp_per_s2 and not facts.cold_start_s:
+        rows.append(("warm buffer", "not known", "give --cold-start: how long until a new replica is ready"))
+    elif facts.ramp_per_s2:
+        until = format_duration(float(facts.cold_start_s))
+        because = f"a rise of {per(facts.ramp_per_s2 * 60)} a minute × the {until} until a new replica is ready"
+        rows.append(("headroom", per(facts.ramp_per_s2 * facts.cold_start_s), because))
+        rows.append(("warm buffer", _replicas(planned.buffer_replicas), f"{planned.headroom_ratio:.4g} replicas' worth, rounded up"))
+    if planned.spare_replicas:
+        rows.append(("spares", _replicas(planned.spare_replicas), "may fail at once and not be missed"))
+    if planned.floor_replicas is not None:
+        rows.append(("min", _replicas(planned.floor_replicas), "trough and spares: the pool's scaling.min"))
+    if planned.ceiling_replicas is not None:
+        rows.append(("max", _replicas(planned.ceiling_replicas), "peak, warm buffer and spares: the pool's scaling.max"))
+    return rows
+
+
+def _prices(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:
+    if facts.gpu_hour_usd is None:
+        return [("cost", "not known", "give --gpu-hour-usd")]
+    price = f"{facts.gpus_per_replica} GPU{'' if facts.gpus_per_replica == 1 else 's'} × ${float(facts.gpu_hour_usd):g}"
+    month = f"× {price} × {float(facts.hours_per_month):g} h"
+    rows = []
+    if planned.buffer_replicas and planned.buffer_hour_usd is not None and planned.buffer_day_usd is not None:
+        rows.append(
+            (
+                "buffer costs",
+                f"{_usd(planned.buffer_hour_usd)}/h, {_usd(planned.buffer_day_usd)}/day",
+                f"{planned.buffer_replicas} × {price}",
+            )
+        )
+    if planned.static_month_usd is not None and planned.peak_replicas is not None:
+        count = planned.peak_replicas + planned.spare_replicas
+        rows.append(("static", f"{_usd(planned.static_month_usd)}/month", f"{count} {month}: sized for the peak, day and night"))
+    if planned.autoscaled_month_usd is not None and planned.average_replicas is not None:
+        rows.append(("autoscaled", f"{_usd(planned.autoscaled_month_usd)}/month", f"{planned.average_replicas:.4g} on average {month}"))
+    elif planned.static_month_usd is not None:
+        rows.append(("autoscaled", "not known", "give --average-replicas, or a --trace"))
+    if planned.saved_month_usd is not None and planned.static_month_usd:
+        share = planned.saved_month_usd / planned.static_month_usd
+        rows.append(("saved", f"{_usd(planned.saved_month_usd)}/month", f"{share:.0%} of the static bill"))
+    return rows
