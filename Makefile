@@ -6,7 +6,7 @@ JOBS ?= 2
 SEEDS ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types layers world test-vllm bench clean
+.PHONY: help setup demo test check format lint types layers world test-vllm bench bench-lab bench-peers clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +23,7 @@ demo: setup ## the worked example, live: a fleet that scales before the queue gr
 	$(BIN)/forebay demo
 
 test: setup ## every test but those that need a real vLLM
+	$(BIN)/python tools/warm_kernel.py
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not vllm"
 
 check: setup format lint types layers world ## what a change must pass besides the tests
@@ -46,9 +47,20 @@ test-vllm: setup ## the first path over two real vLLM replicas on the CPU (insta
 	tools/vllm/install.sh .venv-vllm
 	$(BIN)/python -m pytest -q -s -m vllm -o timeout=1800 tests/e2e/test_vllm.py
 
-bench: setup ## the measured numbers, as ratios
+bench: setup ## the gateway's and the controller's measured numbers, as ratios
 	$(BIN)/python bench/gateway_vs_nginx.py
 	$(BIN)/python bench/tick.py
 
+bench-lab: setup ## the lab's: the simulator's speed, its truth against real engines, forecasts, trouble
+	$(BIN)/python bench/simulation.py
+	$(BIN)/python bench/validation.py
+	$(BIN)/python bench/forecast.py
+	$(BIN)/python bench/scenarios.py
+
+bench-peers: setup ## the simulator against DynoSim, in one run (installs ai-dynamo into .venv-peers)
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install -q --disable-pip-version-check ai-dynamo==1.3.1
+	$(BIN)/python bench/simulation.py --peers
+
 clean: ## remove what make made
-	rm -rf $(VENV) .venv-vllm demo-out bench-out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-vllm .venv-peers demo-out bench-out .mypy_cache .ruff_cache .pytest_cache
