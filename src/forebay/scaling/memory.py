@@ -18,6 +18,7 @@ BUCKETS_MAX = 96
 UNKNOWN_IDS_MAX = 256
 ID_CHARACTERS_MAX = 64
 EXPECTED_MAX = 80
+USES_MAX = 64
 PEAKS_MAX = 24
 """Slices of a window whose extremes are kept."""
 CLOCK_STEP_S = 60.0
@@ -120,6 +121,10 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     """Mean arrival rate of about a day; 0: not known."""
     asked_since_s: float | None = None
     """Since when more is wanted than may be had without approval."""
+    uses: tuple[float, ...] = ()
+    """Weight and misses by use of the profile's capacity (`scaling.irreducible`)."""
+    irreducible: float = 0.0
+    """Share of requests that miss at any load."""
 
 
 def load(data: bytes) -> Memory:
@@ -227,6 +232,7 @@ def _sane(memory: Memory) -> bool:
         *(peak.start_s for peak in (*memory.keeps, *memory.lows)),
         *(each.due_s + each.per_s for each in memory.learnt.expected),
         *memory.unknown_since_s.values(),
+        memory.irreducible + sum(memory.uses),
     )
     return (
         memory.version == VERSION
@@ -236,6 +242,8 @@ def _sane(memory: Memory) -> bool:
         and all(len(key) <= ID_CHARACTERS_MAX for key in memory.unknown_since_s)
         and all(_sane_bucket(bucket) for bucket in memory.buckets)
         and len(memory.learnt.expected) <= EXPECTED_MAX
+        and len(memory.uses) <= USES_MAX
+        and min(memory.irreducible, *memory.uses, 0.0) >= 0
         and max(len(memory.keeps), len(memory.lows)) <= PEAKS_MAX + 2
         and min(memory.learnt.growth, memory.learnt.growth_peak, memory.sustained, memory.price) > 0
         and min(memory.learnt.headroom_start, memory.learnt.headroom_keep) > 0

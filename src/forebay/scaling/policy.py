@@ -178,16 +178,19 @@ class QueueFirst:
         if not self._settings.forecast or observation.history is None:
             return memory
         now_s, history = sight.now_s, observation.history
-        prices = self._prices(sight, memory)
-        learnt = outlook.learned(memory.learnt, memory.buckets, now_s, observation.wall_s, self._horizon_s(sight), history, prices)
         if not sustained.due(memory, now_s):
             return memory
+        prices = self._prices(sight, memory)
+        learnt = outlook.learned(memory.learnt, memory.buckets, now_s, observation.wall_s, self._horizon_s(sight), history, prices)
+        uses, irreducible = sustained.unpreventable(memory, sight, capacity, self._slo)
         return msgspec.structs.replace(
             memory,
             learnt=learnt,
             sustained=sustained.learned(memory, sight, capacity, self._slo),
             price=sustained.price(memory, sight, self._slo),
             usual_per_s=sustained.usual_per_s(memory, now_s),
+            uses=uses,
+            irreducible=irreducible,
         )
 
     def _prices(self, sight: Sight, memory: Memory) -> economics.Prices:

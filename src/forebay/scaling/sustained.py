@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from forebay.scaling import irreducible
 from forebay.scaling.arrivals import summed
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import ALLOWED_MIN, misses
@@ -60,7 +61,8 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> f
     if not len(uses):
         return before
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
-    missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, _missed(sight)))
+    caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
+    missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, caused * allowed / left))
     busiest = float(uses.max())
     if busiest <= USE_MIN:
         return before
@@ -110,8 +112,23 @@ def price(memory: Memory, sight: Sight, slo: Slo) -> float:
     sums = summed(memory.buckets, sight.now_s, WINDOW_S)
     usual = memory.usual_per_s or sums.requests / WINDOW_S
     weight = min(WEIGHT_MAX, sums.requests / WINDOW_S / usual) if usual > 0 else 0.0
-    over = weight * min(OVER_MAX, _missed(sight) / (AIM * allowed) - 1)
+    caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
+    over = weight * min(OVER_MAX, caused / (AIM * left) - 1)
     return min(PRICE_MAX, max(PRICE_MIN, memory.price * math.exp(over * PRICE_PER_MINUTE)))
+
+
+def unpreventable(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> tuple[tuple[float, ...], float]:
+    """Misses by use, and the share that misses at any load, at the next look; to be asked once a minute."""
+    if sight.attainment is None or not capacity.rate_per_s:
+        return memory.uses, memory.irreducible
+    requests, uses = _uses(memory, sight.now_s, capacity.rate_per_s)
+    if requests.sum() <= 0:
+        return memory.uses, memory.irreducible
+    use = float(requests @ uses / requests.sum()) * memory.sustained
+    per_s = requests.sum() / WINDOW_S
+    weight = min(WEIGHT_MAX, per_s / memory.usual_per_s) if memory.usual_per_s > 0 else 1.0
+    bins = irreducible.noted(memory.uses, use, weight, min(1.0, _missed(sight)))
+    return bins, irreducible.floor(memory.irreducible, bins, max(ALLOWED_MIN, 1 - slo.attainment))
 
 
 def usual_per_s(memory: Memory, now_s: float) -> float:

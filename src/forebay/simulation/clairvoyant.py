@@ -255,7 +255,7 @@ class _Search:
     def _note(self, best: _Trial, spares: int, loose: bool) -> str:
         kept = f"{best.attained:.3%} of the requests had both promises kept, {self._promise:.4g} are promised"
         if loose and best.planned.schedule.replicas.max() >= self._world.max_replicas:
-            return f"Not even {self._world.max_replicas} replicas, the most allowed, keep the promise: {kept}."
+            return f"Even with the most replicas allowed, {self._world.max_replicas}, the promise is not kept: {kept}."
         if loose:
             return f"This schedule is loose: {kept}."
         return f"It includes {spares} spare{'' if spares == 1 else 's'} throughout." if spares else ""

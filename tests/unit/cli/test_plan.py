@@ -148,7 +148,7 @@ def test_a_trace_gives_peak_trough_average_and_ramp(rising: Path):
     "words", [["--bucket", "0s"], ["--bucket", "1ms"], ["--start", "2h"], ["--rate-scale", "0"], ["--trace-format", "cvs"]]
 )
 def test_a_bad_part_of_a_trace_is_named(rising: Path, words):
-    with pytest.raises(BadInput, match="allowed|in the span"):
+    with pytest.raises(BadInput, match=r"allowed|in the span"):
         runner.invoke(app, ["size", "--qps-per-replica", "2", "--trace", str(rising), *words], catch_exceptions=False)
 
 
