@@ -131,7 +131,7 @@ def test_an_interrupt_reports_what_was_sent(target, tmp_path):
     ("options", "words"),
     [
         ({"trace": "/nonexistent"}, "/nonexistent"),
-        ({"trace_format": "csv"}, "allowed: auto, azure"),
+        ({"trace_format": "cvs"}, "allowed: auto, azure"),
         ({"start": "90"}, "is not a duration"),
         ({"start": "1h"}, "no row in the span"),
         ({"speed": 0.0}, "--speed: found 0.0"),
