@@ -3,8 +3,8 @@
     python bench/policies.py [--quick] [--traces azure2024,servegen,o365] [--cold-starts 6m,90s] [--policies all|forebay,…] [--json PATH]
 
 Each trace is played over `examples/lab.yaml`'s pool with `forebay compare`: rates scaled to ten replicas or more on average, lengths drawn from azure2023's
-conversations, 5 % of noise a minute on digitised rates. `--quick` plays one day of each. Baselines stand at their sources' defaults; `forebay tune`
-tunes them. Needs ../shared/traces beside the repository; says so and ends where it is absent.
+conversations, 5 % of noise a minute on digitised rates. `o365` is in means of ten minutes, as in the field's forecasts; `o365-minutes` is the same
+week minute by minute, with jumps of five times within a minute. `--quick` plays one day of each. Baselines stand at their sources' defaults. Needs ../shared/traces beside the repository; says so and ends where it is absent.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 TRACES = ROOT.parent / "shared" / "traces"
 LENGTHS = TRACES / "azure2023" / "AzureLLMInferenceTrace_conv.csv"
+O365 = "o365/o365_week_prompt_tokens_per_minute.csv"
 PLAYED: dict[str, tuple[str, ...]] = {
     "azure2024": (
         "azure2024/azure2024_conv_10min_digitised.csv",
@@ -29,17 +30,8 @@ PLAYED: dict[str, tuple[str, ...]] = {
         "0.05",
     ),
     "servegen": ("servegen/m-large-total.csv", "--trace-format", "servegen", "--rate-scale", "0.13"),
-    "o365": (
-        "o365/o365_week_prompt_tokens_per_minute.csv",
-        "--trace-format",
-        "o365",
-        "--column",
-        "A_prod",
-        "--rate-scale",
-        "2",
-        "--noise",
-        "0.05",
-    ),
+    "o365": (O365, "--trace-format", "o365", "--column", "A_prod", "--rate-scale", "2", "--noise", "0.05"),
+    "o365-minutes": (O365, "--trace-format", "o365", "--column", "A_prod", "--rate-scale", "2", "--noise", "0"),
 }
 GOALS = {
     ("azure2024", "6m"): 1.06,
@@ -52,9 +44,21 @@ GOALS = {
 ATTAINMENT = 0.99
 
 
+def ten_minute_means(path: Path, column: str, folder: Path) -> Path:
+    """``column`` of a per-minute file in means of ten minutes, in the same format."""
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    place = lines[0].split(",").index(column)
+    values = [float(line.split(",")[place]) for line in lines[1:]]
+    means = [sum(values[at : at + 10]) / len(values[at : at + 10]) for at in range(0, len(values), 10)]
+    written = folder / "means.csv"
+    written.write_text("\n".join([f"minute,{column}", *(f"{10 * at},{mean:.1f}" for at, mean in enumerate(means))]) + "\n")
+    return written
+
+
 def compared(trace: str, cold_start: str, policies: str, days: float | None) -> dict[str, Any]:
-    path, *options = PLAYED[trace]
+    name, *options = PLAYED[trace]
     with tempfile.TemporaryDirectory() as folder:
+        path = ten_minute_means(TRACES / name, "A_prod", Path(folder)) if trace == "o365" else TRACES / name
         result = Path(folder) / "result.json"
         command = [
             sys.executable,
@@ -64,7 +68,7 @@ def compared(trace: str, cold_start: str, policies: str, days: float | None) -> 
             "--spec",
             str(ROOT / "examples" / "lab.yaml"),
             "--trace",
-            str(TRACES / path),
+            str(path),
         ]
         command += [*options, "--lengths", str(LENGTHS), "--cold-start", cold_start, "--policies", policies, "--json", str(result)]
         if days is not None:
@@ -99,7 +103,7 @@ def show(trace: str, cold_start: str, found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one day of each trace, the second")
-    parser.add_argument("--traces", default=",".join(PLAYED))
+    parser.add_argument("--traces", default="azure2024,servegen,o365", help=", ".join(PLAYED))
     parser.add_argument("--cold-starts", default="6m,90s")
     parser.add_argument("--policies", default="all")
     parser.add_argument("--json", metavar="PATH")

@@ -209,7 +209,7 @@ class ColdStartModel(msgspec.Struct, frozen=True):
 
 
 class MetricFault(msgspec.Struct, frozen=True):
-    """Metrics between ``from_s`` and ``until_s`` are wrong: ``error`` | ``empty`` | ``frozen`` | ``nan`` | ``renamed``, of ``share`` of the sources."""
+    """Metrics of ``share`` of the sources are wrong between the two times: ``error`` | ``empty`` | ``frozen`` | ``nan`` | ``renamed``."""
 
     kind: str
     from_s: float
@@ -218,7 +218,7 @@ class MetricFault(msgspec.Struct, frozen=True):
 
 
 class Outage(msgspec.Struct, frozen=True):
-    """Something happens to replicas at ``at_s``: ``crash`` or ``reclaim`` (spot, with notice) of ``replicas`` (a number, or a share below 1)."""
+    """At ``at_s`` ``replicas`` (a number, or a share below 1) are lost: ``kind`` is ``crash`` or ``reclaim`` (spot, with notice)."""
 
     kind: str
     at_s: float
@@ -235,7 +235,7 @@ class Shortage(msgspec.Struct, frozen=True):
 
 
 class Actuator(msgspec.Struct, frozen=True):
-    """What stands between the decision and the fleet: ``direct``, or an ``hpa`` (also KEDA's, above zero) fed with the decision as a metric."""
+    """What stands between decision and fleet: ``direct``, or an ``hpa`` (also KEDA's, above zero) fed with the decision as a metric."""
 
     kind: str = "direct"
     sync_s: float = 15.0
