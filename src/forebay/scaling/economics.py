@@ -25,8 +25,9 @@ from forebay.spec.types import Scaling, Slo
 STEEPNESS = 7.0
 """Growth of the logarithm of misses with use: measured on the simulated fleet (Llama-3.1-70B on H200, conversation lengths) from
 1 % of misses to a third of them."""
-KEPT_S = 3600.0
-"""A start is paid off over this long: the time a replica that is started for a peak is used, in the benchmarks' traces."""
+KEPT_S = 900.0
+"""A start is paid off over this long. Shorter is a wider band in which nothing happens: over the recorded weeks a quarter of an hour costs
+no more GPU-hours than an hour, and halves the changes."""
 START_SHARE_MAX = 0.6
 """Of the price, that the start's cost moves at most: with cold starts of a quarter of an hour the band would swallow all."""
 ALLOWED_MIN = 1e-4

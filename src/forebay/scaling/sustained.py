@@ -30,6 +30,8 @@ FITTING_MAX = 4.0
 HALVINGS = 16
 USE_MIN = 0.5
 """At a lower use the misses say nothing about those at capacity."""
+OVERLOADED = 1.25
+"""From this use on, demand outran what was held: what waits or was late then says nothing about what a replica sustains."""
 PER_MINUTE = 0.05
 """Part of the way that one minute's evidence goes, up or down: evenly, for chance must not move it."""
 FAR_PER_MINUTE = 0.2
@@ -44,9 +46,9 @@ STAKE = 0.5
 """Of the allowed share: while fewer miss, replicas are not said to sustain less. At a low use a few miss for other reasons."""
 AIM = 0.95
 """Of the allowed share, that misses are steered to."""
-PRICE_PER_MINUTE = 0.001
+PRICE_PER_MINUTE = 0.002
 PRICE_MIN, PRICE_MAX = 0.3, 30.0
-OVER_MAX = 20.0
+OVER_MAX = 100.0
 WEIGHT_MAX = 5.0
 USUAL_MINUTES = 1440.0
 """Requests, not minutes, are promised something: a minute counts by its requests, in those of a mean minute of the last day."""
@@ -64,7 +66,7 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> f
     caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
     missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, caused * allowed / left))
     busiest = float(uses.max())
-    if busiest <= USE_MIN:
+    if not USE_MIN < busiest < OVERLOADED:
         return before
     step = -math.log(_fitting(requests, uses, missed, allowed))
     sure = min(1.0, float(requests.sum()) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
@@ -104,7 +106,7 @@ def price(memory: Memory, sight: Sight, slo: Slo) -> float:
     """What the default price of a miss is multiplied with at the next look; to be asked once a minute.
 
     It integrates: dearer while more than AIM of the allowed share misses, cheaper while less does, so that over days the
-    promise is just kept. A day at twice the share doubles it about twice.
+    promise is just kept. A day at twice the share doubles it about four times, within its bounds.
     """
     if sight.attainment is None:
         return memory.price
