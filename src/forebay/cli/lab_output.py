@@ -49,12 +49,12 @@ def deliver(found: "Comparison", json: str | None, html: Path | None, value: Any
     from forebay.app.lab.comparing import as_json
     from forebay.app.lab.reporting import write_page
 
+    if json != "-":
+        show(found, html)  # first, so that a page that can't be written costs nobody the run
     if html is not None:
         write_page(found, html)
     if json is not None:
         output.write_json(as_json(found) if value is None else value, json)
-    if json != "-":
-        show(found, html)
 
 
 def show(comparison: "Comparison", html: Path | None) -> None:
