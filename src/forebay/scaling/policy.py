@@ -66,7 +66,7 @@ class QueueFirst:
 
     def _decide(self, observation: Observation) -> Decision:
         settings = self._settings
-        sight = sights.look(observation, settings, self._capacity.cold_start_s)
+        sight = sights.look(observation, settings)
         remembered = memories.rebased(memories.load(observation.memory), sight.now_s, observation.wall_s)
         memory = self._perceived(remembered, sight, observation.wall_s)
         capacity = self._shaped.at(shapes.observed(memory.buckets, settings), memory.sustained)

@@ -1,7 +1,11 @@
 """What a replica serves of the requests that really come: capacity at the observed lengths, computed once per shape and kept.
 
 Two hours at the same request rate can differ tenfold in work, so demand is divided by the capacity at the mix of the last
-quarter of an hour. The declared shape stands as far as chance explains the difference: the mean of few requests proves little.
+quarter of an hour: what is declared, times how much more or less of these than of the declared shape a replica serves within
+its ITL. TTFT is left out of that ratio, for it is a fleet's and not a replica's: long prompts would leave a lone replica no
+rate at all, and buy replicas without end.
+
+The declared shape stands as far as chance explains the difference: the mean of few requests proves little.
 """
 
 import math
@@ -13,6 +17,7 @@ import msgspec
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import Profile
 from forebay.engine import capacity as engine_capacity
+from forebay.engine.steady import Load
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.memory import Bucket
 from forebay.spec.types import Scaling, Slo
@@ -61,7 +66,7 @@ class ShapedCapacity:
     def _found(self, shape: Shape) -> PoolCapacity:
         profile = self._declared.profile
         as_declared = shape.prompt_tokens == self._prompt_tokens and shape.output_tokens == self._output_tokens
-        if profile is None or shape.requests <= 0 or as_declared:
+        if profile is None or self._declared.rate_per_s is None or shape.requests <= 0 or as_declared:
             return self._declared
         output = _rounded(shape.output_tokens, profile.context_tokens // 2)
         return self._at(_rounded(shape.prompt_tokens, profile.context_tokens - output), output)
@@ -69,16 +74,19 @@ class ShapedCapacity:
     def _computed(self, prompt_tokens: int, output_tokens: int) -> PoolCapacity:
         declared, profile = self._declared, self._declared.profile
         assert isinstance(profile, Profile)
-        try:
-            found = engine_capacity.at_slo(profile, prompt_tokens, output_tokens, self._slo.ttft_s, self._slo.itl_s)
-        except BadInput:
-            return declared
-        if not found.requests_per_s > 0:
-            return declared
+        assert declared.rate_per_s is not None
+        each = self._within_itl(profile, self._prompt_tokens, self._output_tokens)
+        rate_per_s = declared.rate_per_s * self._within_itl(profile, prompt_tokens, output_tokens) / each
         origin = f"profile {profile.name} at its SLO, {prompt_tokens} prompt and {output_tokens} output tokens as observed"
-        return msgspec.structs.replace(
-            declared, rate_per_s=found.requests_per_s, prompt_tokens_per_s=None, output_tokens_per_s=None, origin=origin
-        )
+        return msgspec.structs.replace(declared, rate_per_s=rate_per_s, prompt_tokens_per_s=None, output_tokens_per_s=None, origin=origin)
+
+    def _within_itl(self, profile: Profile, prompt_tokens: int, output_tokens: int) -> float:
+        """Requests per second within ITL. Never 0: where no rate keeps it, the work of a request alone tells."""
+        try:
+            found = engine_capacity.at_slo(profile, prompt_tokens, output_tokens, math.inf, self._slo.itl_s).requests_per_s
+        except BadInput:
+            found = 0.0
+        return found or 1 / Load(profile, prompt_tokens, output_tokens).work_s
 
 
 def observed(buckets: Sequence[Bucket], settings: Scaling) -> Shape:

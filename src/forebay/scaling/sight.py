@@ -45,11 +45,6 @@ class Sight(msgspec.Struct, frozen=True):
     """Measured, to the whole second: noise must not turn 3 replicas into 4."""
     oldest_overdue_s: float | None
     """World time at which the oldest overdue start was asked for."""
-    late: int = 0
-    """Starts in time that are expected ready only after the horizon."""
-    running: float | None = None
-    """Requests in flight on engines."""
-    completed_per_s: float | None = None
     itl_attainment: float | None = None
 
     @property
@@ -63,8 +58,8 @@ class Sight(msgspec.Struct, frozen=True):
         return self.ready + self.pending
 
 
-def look(observation: Observation, settings: Scaling, cold_start_s: float = math.inf) -> Sight:
-    """``observation`` as a Sight. Its ``now_s`` must be finite. ``cold_start_s``: what is assumed until one was measured."""
+def look(observation: Observation, settings: Scaling) -> Sight:
+    """``observation`` as a Sight. Its ``now_s`` must be finite."""
     now_s = observation.now_s
     age_s_max = max(SIGNAL_AGE_S_MAX, 5 * settings.interval_s)
 
@@ -87,7 +82,6 @@ def look(observation: Observation, settings: Scaling, cold_start_s: float = math
     prompt, output = value(observation.arrival_prompt_tokens_per_s), value(observation.arrival_output_tokens_per_s)
     cold = observation.cold_start_s.value if isinstance(observation.cold_start_s, Known) else math.nan
     measured_s = float(round(min(cold, 1e7))) if math.isfinite(cold) and cold >= 0 else None
-    horizon_s = (measured_s if measured_s is not None else cold_start_s) + settings.interval_s
     return Sight(
         now_s=now_s,
         desired=max(0, min(observation.desired, REPLICAS_MAX)),
@@ -105,9 +99,6 @@ def look(observation: Observation, settings: Scaling, cold_start_s: float = math
         attainment=value(observation.ttft_attainment),
         cold_start_s=measured_s,
         oldest_overdue_s=_oldest(overdue),
-        late=sum(_ready_s(replica) > now_s + horizon_s for replica in pending if not replica.overdue),
-        running=value(observation.running),
-        completed_per_s=value(observation.completed_per_s),
         itl_attainment=value(observation.itl_attainment),
     )
 
@@ -121,11 +112,6 @@ def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int
     if ready and (ready - silent) / ready < fraction:
         reasons.append(f"the load of {silent} of {ready} ready replicas")
     return " and ".join(reasons)
-
-
-def _ready_s(replica: ReplicaObservation) -> float:
-    expected_s = replica.expected_ready_s
-    return expected_s if expected_s is not None and math.isfinite(expected_s) else -math.inf
 
 
 def _oldest(overdue: list[ReplicaObservation]) -> float | None:

@@ -55,9 +55,3 @@ def learned(counts: Values, ratio: float) -> Values:
     kept = counts * min(1.0, OUTCOMES_KEPT / (float(counts.sum()) + 1.0))
     kept[max(0, min(BINS - 1, place))] += 1.0
     return kept
-
-
-def quantile(counts: Values, fraction: float) -> float:
-    """The ratio that outcomes stay at or below with probability ``fraction``."""
-    total = np.cumsum(counts)
-    return float(RATIOS[min(BINS - 1, int(np.searchsorted(total, fraction * total[-1])))])

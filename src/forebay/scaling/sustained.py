@@ -46,9 +46,9 @@ STAKE = 0.5
 """Of the allowed share: while fewer miss, replicas are not said to sustain less. At a low use a few miss for other reasons."""
 AIM = 0.95
 """Of the allowed share, that misses are steered to."""
-PRICE_PER_MINUTE = 0.002
+PRICE_PER_MINUTE = 0.001
 PRICE_MIN, PRICE_MAX = 0.3, 30.0
-OVER_MAX = 100.0
+OVER_MAX = 20.0
 WEIGHT_MAX = 5.0
 USUAL_MINUTES = 1440.0
 """Requests, not minutes, are promised something: a minute counts by its requests, in those of a mean minute of the last day."""
@@ -106,7 +106,7 @@ def price(memory: Memory, sight: Sight, slo: Slo) -> float:
     """What the default price of a miss is multiplied with at the next look; to be asked once a minute.
 
     It integrates: dearer while more than AIM of the allowed share misses, cheaper while less does, so that over days the
-    promise is just kept. A day at twice the share doubles it about four times, within its bounds.
+    promise is just kept. A day at twice the share doubles it about twice.
     """
     if sight.attainment is None:
         return memory.price

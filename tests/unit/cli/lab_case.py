@@ -37,7 +37,7 @@ def invoke(command, *words):
     """The result of one verb; what a user did wrong is in ``exception``."""
     app = typer.Typer()
     app.command()(command)
-    return CliRunner().invoke(app, [str(word) for word in words])
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(word) for word in words])
 
 
 def said(result):
