@@ -1,0 +1,125 @@
+"""Which replica has how much of a prompt in its cache: guessed from what was sent where, in blocks of bytes.
+
+Engines keep prefixes by blocks of tokens, and evict what was used longest ago. The gateway does the same by blocks of
+bytes: a request's blocks are hashed in a chain, so that one hash stands for all bytes up to its block, and a table says
+which replicas were sent it. Each replica's part is bounded by what its KV cache holds and evicted in the same order. A
+wrong guess costs a prefill that would have been needed anyway, so hashes of 64 bits are trusted without the bytes.
+"""
+
+from collections import OrderedDict
+
+BLOCK_BYTES = 512
+"""About 128 tokens: eight of vLLM's blocks."""
+BLOCKS_MAX = 64
+"""A longer prompt is known by its first 32 kB: whoever shares those most likely shares what follows, and hashing costs."""
+BLOCKS_PER_REPLICA_MAX = 65_536
+REPLICAS_MAX = 4096
+_PROMPT_KEYS = (b'"messages"', b'"prompt"', b'"input"')
+_LOOK_BYTES = 4096
+"""How far into a body the prompt's key is looked for."""
+
+Chain = tuple[int, ...]
+"""Hashes of a prompt up to the end of each of its blocks."""
+
+
+def chain(body: bytes) -> Chain:
+    """The chain of a request body, from where its prompt begins: fields before it may differ. A part of a block counts for nothing."""
+    start = -1
+    for key in _PROMPT_KEYS:
+        start = body.find(key, 0, _LOOK_BYTES)
+        if start >= 0:
+            break
+    start = max(start, 0)
+    value, hashes = 0, []
+    for begin in range(start, min(len(body) - BLOCK_BYTES, start + (BLOCKS_MAX - 1) * BLOCK_BYTES) + 1, BLOCK_BYTES):
+        value = hash((value, body[begin : begin + BLOCK_BYTES]))
+        hashes.append(value)
+    return tuple(hashes)
+
+
+class PrefixIndex:
+    """Of one pool. Replicas are known by their ids; the index forgets one with ``drop``, as when it has left or restarted."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}
+        """Hash → replicas that hold it, a bit each."""
+        self._held: dict[str, OrderedDict[int, None]] = {}
+        self._bit: dict[str, int] = {}
+        self._free_bits: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def sent(self, replica: str, hashes: Chain, blocks_max: int) -> None:
+        """``replica`` prefills these now, and keeps at most ``blocks_max`` blocks: those used longest ago are gone."""
+        if not hashes:
+            return
+        held = self._held.get(replica)
+        if held is None:
+            if len(self._held) >= REPLICAS_MAX:
+                return
+            held = self._held[replica] = OrderedDict()
+            self._bit[replica] = 1 << (self._free_bits.pop() if self._free_bits else len(self._bit))
+        bit, holders = self._bit[replica], self._holders
+        # From the end: of one chain the beginning is used last, so that what is left of it is a beginning.
+        for value in reversed(hashes):
+            if value in held:
+                held.move_to_end(value)
+            else:
+                held[value] = None
+                holders[value] = holders.get(value, 0) | bit
+        for _ in range(len(held) - max(0, min(blocks_max, BLOCKS_PER_REPLICA_MAX))):
+            self._unhold(held.popitem(last=False)[0], bit)
+
+    def drop(self, replica: str) -> None:
+        """``replica`` holds nothing any more."""
+        held = self._held.pop(replica, None)
+        if held is None:
+            return
+        bit = self._bit.pop(replica)
+        for value in held:
+            self._unhold(value, bit)
+        self._free_bits.append(bit.bit_length() - 1)
+
+    def deepest(self, hashes: Chain) -> tuple[int, int]:
+        """Blocks of the longest beginning that any replica holds, and the bits of all that hold it; ``(0, 0)`` where none does."""
+        holders = self._holders
+        depth, mask = 0, -1
+        for value in hashes:
+            further = mask & holders.get(value, 0)
+            if not further:
+                break
+            mask = further
+            depth += 1
+        return (depth, mask) if depth else (0, 0)
+
+    def bit(self, replica: str) -> int:
+        """The bit of ``replica`` in what ``deepest`` tells; 0 where nothing was sent there."""
+        return self._bit.get(replica, 0)
+
+    def depth(self, hashes: Chain, replica: str) -> int:
+        """Blocks of the chain that ``replica`` holds from its beginning on."""
+        held = self._held.get(replica, ())
+        depth = 0
+        for value in hashes:
+            if value not in held:
+                break
+            depth += 1
+        return depth
+
+    def _unhold(self, value: int, bit: int) -> None:
+        left = self._holders[value] & ~bit
+        if left:
+            self._holders[value] = left
+        else:
+            del self._holders[value]
+
+    def check(self) -> None:
+        """Raises AssertionError unless the table is exactly what the replicas hold."""
+        told: dict[int, int] = {}
+        for replica, held in self._held.items():
+            for value in held:
+                told[value] = told.get(value, 0) | self._bit[replica]
+        assert told == self._holders, "the table and what replicas hold differ"
+        bits = list(self._bit.values())
+        assert len(set(bits)) == len(bits), "two replicas have one bit"
