@@ -5,6 +5,7 @@ The decoder, the JSON Schema and the reference in docs/configuration.md are all 
 
 from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.spec import formats
+from forebay.spec.fields_overflow import OVERFLOW, REGION
 from forebay.spec.fields_scaling import REPLICAS_MAX, SCALING, TOKENS_MAX
 from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, bandwidth, duration, size
 from forebay.spec.records import Either, Field, ListOf, MapOf, Record
@@ -97,6 +98,7 @@ POOL = Record(
         Field("slo", SLO, SLO.doc),
         Field("scaling", SCALING, SCALING.doc),
         Field("queue", QUEUE, QUEUE.doc),
+        Field("overflow", OVERFLOW, OVERFLOW.doc),
         Field("labels", MapOf(_name("cluster"), _LOOSE_TEXT, "label"), "Labels for your own use."),
     ),
     Pool,
@@ -216,6 +218,13 @@ TEAM = Record(
             "Tiers it may use; as a mapping, with promises of its own.",
             default="all",
         ),
+        Field(
+            "overflow",
+            ListOf(Choice(("degrade", "spill")), "a list of degrade and spill", most=2),
+            "What may be done with its requests rather than refuse them: answer by a smaller model, send them to other engines.",
+            default="neither",
+        ),
+        Field("residency", ListOf(REGION, "a list of regions"), "Regions its requests may be spilled to.", default="any"),
         Field("keys", ListOf(KEY, "a list of keys, each {key: …, tier: …}", most=10_000, secret=True), "API keys.", default="none"),
     ),
     Team,

@@ -7,6 +7,7 @@ import msgspec
 
 from forebay.domain.profile import Profile
 from forebay.spec.formats import check_command
+from forebay.spec.overflow import build_overflow
 from forebay.spec.problems import Problems, quoted
 from forebay.spec.profiles import on_hardware
 from forebay.spec.records import Got, Item
@@ -34,7 +35,8 @@ def build_pool(name: str, got: Got, known: Known, problems: Problems) -> Pool:
     _check(got, engine, scaling, profile, problems)
     values: dict[str, Any] = {**got.record_of("queue").filled(), "labels": tuple(sorted(got.get("labels", {}).items()))}
     slo = Slo(**got.record_of("slo").filled())
-    return Pool(name=name, model=model, engine=engine, profile=profile, slo=slo, scaling=scaling, **values)
+    overflow = build_overflow(got, problems)
+    return Pool(name=name, model=model, engine=engine, profile=profile, slo=slo, scaling=scaling, overflow=overflow, **values)
 
 
 def _model(name: str, got: Got, known: Known, problems: Problems) -> str:

@@ -95,7 +95,19 @@ def _team(name: str, got: Got, tiers: Mapping[str, Tier], granted: Got | None, p
     usable = sorted(own_tiers, key=lambda tier: tiers[tier].rank)
     keys = _keys(got, tiers, usable, problems)
     limited = bool(places) or bool(granted is not None and granted.get("tiers"))
-    return Team(name=name, keys=keys, tiers=tuple(usable) if limited else (), promises=tuple(promises), **got.filled())
+    return Team(
+        name=name,
+        keys=keys,
+        tiers=tuple(usable) if limited else (),
+        promises=tuple(promises),
+        overflow=_listed(got, "overflow"),
+        residency=_listed(got, "residency"),
+        **got.filled(),
+    )
+
+
+def _listed(got: Got, key: str) -> tuple[str, ...]:
+    return tuple(item.value for item in got.get(key, ()))
 
 
 def _keys(got: Got, tiers: Mapping[str, Tier], usable: list[str], problems: Problems) -> tuple[tuple[str, str], ...]:

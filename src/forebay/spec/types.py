@@ -44,6 +44,35 @@ class Tier(msgspec.Struct, frozen=True):
     preemptible: bool = False
 
 
+class Spill(msgspec.Struct, frozen=True):
+    """Somebody else's OpenAI-compatible engines, for what a pool can't start in time: another region, or a provider."""
+
+    name: str
+    url: str
+    """Up to and with ``/v1``."""
+    model: str = ""
+    """What it is called there; empty: as here."""
+    key_env: str = ""
+    """The environment variable of the gateway that holds its API key."""
+    region: str = ""
+    """Teams with a ``residency`` only go where it is one of theirs."""
+    usd_per_hour: float = 0.0
+    prompt_usd_per_mtok: float = 0.0
+    output_usd_per_mtok: float = 0.0
+    streams_max: int = 64
+
+
+class Overflow(msgspec.Struct, frozen=True):
+    """Where requests of a pool go that would wait longer than ``…_after_s``: a smaller sibling first, then other people's engines."""
+
+    degrade_to: str = ""
+    """A model that another pool serves; empty: none."""
+    degrade_after_s: float = 5.0
+    spill: tuple[Spill, ...] = ()
+    """In order of preference."""
+    spill_after_s: float = 15.0
+
+
 class Team(msgspec.Struct, frozen=True):
     """Who is charged. A key is ``(secret, tier)``: the tier is the default of requests made with it."""
 
@@ -54,6 +83,10 @@ class Team(msgspec.Struct, frozen=True):
     """Tiers this team may use (``service_tier`` in a request may lower, never raise); empty: all."""
     promises: tuple[Tier, ...] = ()
     """The tiers for which this team has a promise (TTFT, longest wait) of its own, whole: name and rank are the platform's."""
+    overflow: tuple[str, ...] = ()
+    """What may be done with its requests rather than refuse them: ``degrade``, ``spill``. Empty: neither."""
+    residency: tuple[str, ...] = ()
+    """Regions its requests may be spilled to; empty: any."""
 
 
 class EngineKind(msgspec.Struct, frozen=True):
@@ -155,6 +188,7 @@ class Pool(msgspec.Struct, frozen=True):
     scaling: Scaling = Scaling()
     queued_max: int = 10_000
     labels: tuple[tuple[str, str], ...] = ()
+    overflow: Overflow = Overflow()
 
 
 class Limits(msgspec.Struct, frozen=True):
