@@ -10,7 +10,9 @@ SMALL = "  small: {model: small, attach: [http://127.0.0.1:9101]}\n"
 
 
 def spec_of(overflow: str, teams: str = TEAMS, small: str = SMALL) -> Spec:
-    return decode(f"{teams}pools:\n  big: {{model: big, attach: [http://127.0.0.1:9100], overflow: {overflow}}}\n{small}", "forebay.yaml", {})
+    return decode(
+        f"{teams}pools:\n  big: {{model: big, attach: [http://127.0.0.1:9100], overflow: {overflow}}}\n{small}", "forebay.yaml", {}
+    )
 
 
 def test_overflow_is_read_whole() -> None:
@@ -38,7 +40,13 @@ def test_overflow_is_read_whole() -> None:
         ),
         ("{degrade: small}", "", SMALL, "pools.big.overflow.degrade", "teams must agree"),
         ("{spill: [{name: p, url: 'https://p.example/v1'}]}", "", SMALL, "pools.big.overflow.spill", "teams must agree"),
-        ("{spill: [{name: p, url: 'https://p.example/v1', price: {output: 2}}]}", TEAMS, SMALL, "pools.big.overflow.spill[0].budget", "budget"),
+        (
+            "{spill: [{name: p, url: 'https://p.example/v1', price: {output: 2}}]}",
+            TEAMS,
+            SMALL,
+            "pools.big.overflow.spill[0].budget",
+            "budget",
+        ),
         ("{spill: [{name: p, url: 'ftp://p.example/v1'}]}", TEAMS, SMALL, "pools.big.overflow.spill[0].url", "http"),
         (
             "{spill: [{name: p, url: 'https://p.example/v1'}, {name: p, url: 'https://q.example/v1'}]}",

@@ -5,6 +5,7 @@ just as a request is written to it; where it does, the exchange ends STALE and t
 """
 
 import asyncio
+import ssl
 from urllib.parse import urlsplit
 
 from forebay.adapters.upstream.connection import EngineConnection, HttpExchange
@@ -21,15 +22,16 @@ ORIGINS_MAX = 4096
 class Origin:
     """One engine's address and its idle connections."""
 
-    __slots__ = ("forgotten", "heads", "host", "idle", "port", "upstream")
+    __slots__ = ("forgotten", "heads", "host", "idle", "port", "tls", "upstream")
 
     def __init__(self, upstream: "HttpUpstream", url: str) -> None:
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise ValueError(f"{url!r} is not an engine's address; write http://host:port")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is not an engine's address; write http://host:port or https://host")
         self.upstream = upstream
         self.host = parts.hostname
-        self.port = parts.port or 80
+        self.tls = upstream.tls() if parts.scheme == "https" else None
+        self.port = parts.port or (80 if self.tls is None else 443)
         self.idle: list[EngineConnection] = []
         self.heads = KnownHeads()
         self.forgotten = False
@@ -75,13 +77,16 @@ class HttpUpstream:
         idle_per_origin_max: int = IDLE_PER_ORIGIN_MAX,
         idle_s: float = IDLE_S,
         connect_s: float = CONNECT_S,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """``tls``: who is trusted behind https; the machine's own authorities by default."""
         self.loop = loop or asyncio.get_running_loop()
         self.idle_per_origin_max = idle_per_origin_max
         self.closed = False
         self.live: set[HttpExchange] = set()
         self._idle_s = idle_s
         self._connect_s = connect_s
+        self._tls = tls
         self._origins: dict[str, Origin] = {}
         self.watching_idle = False
         """A timer will look at idle connections."""
@@ -100,6 +105,12 @@ class HttpUpstream:
         else:
             exchange.task = self.loop.create_task(self._connect(exchange))
         return exchange
+
+    def tls(self) -> ssl.SSLContext:
+        """What https connections are made with; reading the machine's authorities takes milliseconds, so it is done once."""
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
 
     def forget(self, url: str) -> None:
         """Close idle connections to ``url``."""
@@ -154,7 +165,9 @@ class HttpUpstream:
         origin = exchange.origin
         try:
             async with asyncio.timeout(self._connect_s):
-                _, connection = await self.loop.create_connection(lambda: EngineConnection(origin), origin.host, origin.port)
+                _, connection = await self.loop.create_connection(
+                    lambda: EngineConnection(origin), origin.host, origin.port, ssl=origin.tls
+                )
         except TimeoutError:
             exchange.finish(End.CONNECT_FAILED, f"no connection within {self._connect_s:g} s")
             return
