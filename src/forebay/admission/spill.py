@@ -1,0 +1,118 @@
+"""Admission to somebody else's engines: no queue and no permits of ours, only a number of streams, a budget, and patience.
+
+It speaks as `machine.Admission` does, so that a request which moves there is like any other. What can't be sent at once
+is refused at once: whoever spills has waited already. After failures the place is left alone for a growing while.
+"""
+
+import math
+
+from forebay.admission.effects import Dispatch, Effect, Refuse
+from forebay.admission.outcomes import Refusal
+from forebay.admission.overflow import Budget
+from forebay.domain.shape import Shape, Usage
+from forebay.spec.types import Spill
+
+HOLD_OFF_S = 5.0
+HOLD_OFF_MAX_S = 300.0
+RETRY_AFTER_S = 10.0
+MILLION = 1e6
+
+
+class SpillAdmission:
+    """One place that a pool spills to. Times are world seconds and never go backwards."""
+
+    waiting = 0
+    """Nothing ever waits."""
+
+    def __init__(self, spill: Spill) -> None:
+        self.spill = spill
+        priced = spill.prompt_usd_per_mtok + spill.output_usd_per_mtok > 0
+        self.budget = Budget(spill.usd_per_hour if priced else math.inf)
+        self.sent_total = self.failed_total = self.refused_total = 0
+        self._reserved: dict[int, tuple[float, Shape]] = {}
+        self._failures = 0
+        self._held_until_s = -math.inf
+
+    def room(self, shape: Shape, now_s: float) -> bool:
+        """Whether a request of this shape would be sent now."""
+        return (
+            len(self._reserved) < self.spill.streams_max
+            and now_s >= self._held_until_s
+            and self.budget.used_usd(now_s) + self.usd(shape.prompt_tokens, _most(shape)) <= self.budget.usd_per_hour
+        )
+
+    def usd(self, prompt_tokens: int, output_tokens: int) -> float:
+        """What so many tokens cost there."""
+        return (prompt_tokens * self.spill.prompt_usd_per_mtok + output_tokens * self.spill.output_usd_per_mtok) / MILLION
+
+    def arrive(self, ticket: int, tier: str, team: str, shape: Shape, now_s: float, longest_wait_s: float | None = None) -> list[Effect]:
+        """Sent, or refused. Raises ValueError for a ticket in use."""
+        del tier, team, longest_wait_s
+        if ticket in self._reserved:
+            raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
+        if not self.room(shape, now_s):
+            self.refused_total += 1
+            return [Refuse(ticket, Refusal.SHED, RETRY_AFTER_S)]
+        reserved_usd = self.usd(shape.prompt_tokens, _most(shape))
+        self.budget.reserve(reserved_usd, now_s)
+        self._reserved[ticket] = (reserved_usd, shape)
+        self.sent_total += 1
+        return [Dispatch(ticket, self.spill.name, self.spill.url)]
+
+    def first_token(self, ticket: int, now_s: float) -> list[Effect]:
+        """It answers: whatever failed before is forgotten."""
+        del ticket, now_s
+        self._failures = 0
+        return []
+
+    def emitted(self, ticket: int, tokens: int) -> None:
+        """Counts for nothing here."""
+
+    def finish(self, ticket: int, usage: Usage | None, now_s: float) -> list[Effect]:
+        """It has ended. Without ``usage`` it is taken to have cost what was reserved for it."""
+        self._settle(ticket, usage, now_s)
+        return []
+
+    def abandon(self, ticket: int, now_s: float) -> list[Effect]:
+        """The client went away; the place may charge for all of it."""
+        if ticket in self._reserved:
+            self._settle(ticket, None, now_s)
+        return []
+
+    def retry(self, ticket: int, now_s: float) -> list[Effect]:
+        """It failed before it answered: there is no second try here, and for a while no first one either."""
+        reserved_usd, _ = self._reserved.pop(ticket)
+        self.budget.settle(reserved_usd, 0.0, now_s)
+        self.failed_total += 1
+        self._failures += 1
+        self._held_until_s = now_s + min(HOLD_OFF_MAX_S, HOLD_OFF_S * 2.0 ** (self._failures - 1))
+        self.refused_total += 1
+        return [Refuse(ticket, Refusal.NO_REPLICAS, RETRY_AFTER_S)]
+
+    def advance(self, now_s: float) -> list[Effect]:
+        """Nothing waits, so nothing is due."""
+        del now_s
+        return []
+
+    def next_deadline_s(self) -> float | None:
+        """None: nothing waits."""
+        return None
+
+    @property
+    def streams(self) -> int:
+        """Requests there now."""
+        return len(self._reserved)
+
+    def check(self) -> None:
+        """Raises AssertionError if more is there than may be."""
+        assert len(self._reserved) <= self.spill.streams_max, "more streams than allowed"
+
+    def _settle(self, ticket: int, usage: Usage | None, now_s: float) -> None:
+        reserved_usd, _ = self._reserved.pop(ticket)
+        cost_usd = reserved_usd if usage is None else self.usd(usage.prompt_tokens, usage.output_tokens)
+        self.budget.settle(reserved_usd, cost_usd, now_s)
+
+
+def _most(shape: Shape) -> int:
+    """Output tokens that are paid for at most: the client's bound, where it is one that can be reserved for."""
+    return shape.output_tokens_max if shape.output_tokens_max else shape.output_tokens
