@@ -246,6 +246,10 @@ class EngineServer:
             self._crash_at_tokens = self.stats.generation_tokens.value + fault.after_tokens
             if not fault.after_tokens:
                 self._clock.call_at(self._clock.now_s() + CRASH_REAL_S * self._clock.speed, self._after_tick)
+        elif fault.kind is Kind.ABORT:
+            self._generation.abort_all()
+        elif fault.kind is Kind.CUT:
+            self._generation.cut_all()
         elif fault.kind is Kind.ENGINE_DEAD:
             self.state = State.DEAD
             self._generation.fail_all()
