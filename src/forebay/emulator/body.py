@@ -186,4 +186,6 @@ def _prompts(prompt: str | list[int | str | list[int]]) -> tuple[Prompt, ...]:
         return (_ids_prompt([item for item in prompt if isinstance(item, int)]),)
     if not all(prompt) and kinds != {str}:
         raise bad_request("prompt must not be empty.", "prompt")
-    return tuple(_text_prompt(item.encode()) if isinstance(item, str) else _ids_prompt(item) for item in prompt if not isinstance(item, int))
+    return tuple(
+        _text_prompt(item.encode()) if isinstance(item, str) else _ids_prompt(item) for item in prompt if not isinstance(item, int)
+    )

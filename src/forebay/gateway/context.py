@@ -5,6 +5,7 @@ from typing import Protocol
 
 from forebay.gateway.answers import PassedHeads
 from forebay.gateway.desk import Desk
+from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
 
@@ -18,7 +19,13 @@ class Context(Protocol):
     chance: random.Random
     speed: float
     passed_heads: PassedHeads
+    retries: RetryBudget
+    held_ids: HeldIds
 
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off after its first content."""
+        ...
+
+    def abort_by_id(self, url: str, path: bytes, request_id: bytes) -> None:
+        """Tell an engine that doesn't notice that a request is over."""
         ...

@@ -6,7 +6,8 @@ import json
 import msgspec
 import pytest
 
-from forebay.gateway.relay import REPORT_EVENTS, RETRIES_MAX
+from forebay.gateway.recovery import RETRIES_MAX
+from forebay.gateway.relay import REPORT_EVENTS
 from forebay.gateway.whole import HELD_BYTES_MAX
 from forebay.spec.types import Limits
 from forebay.testing.loop import network
