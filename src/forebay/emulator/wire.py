@@ -65,7 +65,8 @@ class Names:
 
     def usage_event(self, prompt_tokens: int, output_tokens: int) -> bytes:
         """The last chunk before ``[DONE]`` of a stream that asked for its usage."""
-        return b'data: %b[],"usage":%b}\n\n' % (self.opening(True), _json(usage(prompt_tokens, output_tokens)))
+        told = {name: tokens for name, tokens in usage(prompt_tokens, output_tokens).items() if tokens is not None}
+        return b'data: %b[],"usage":%b}\n\n' % (self.opening(True), _json(told))
 
 
 class Extras(msgspec.Struct, frozen=True):
@@ -95,7 +96,7 @@ class ChoiceWire:
             self._suffix = b'"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
         else:
             self._prefix = opening + b'"text":"'
-            self._suffix = b'","logprobs":null,"finish_reason":null,"stop_reason":null,"token_ids":null}],"usage":null}\n\n'
+            self._suffix = b'","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}\n\n'
         fixed = len(self._prefix) + len(self._suffix)
         if chunked:
             tail = b"\r\n"
@@ -141,7 +142,7 @@ class ChoiceWire:
         finish = b"null" if reason is None else b'"%b"' % reason.encode()
         stop = b"" if names.chat and reason is None else b',"stop_reason":null'
         ids = b"null" if extras.prompt_ids is None else _ids(self._offset, start, end)
-        prompt = b"" if names.chat or extras.prompt_ids is None else b',"prompt_token_ids":%b' % (b"null" if start else extras.prompt_ids)
+        prompt = b"" if names.chat else b',"prompt_token_ids":%b' % (b"null" if start else extras.prompt_ids or b"null")
         body = b'data: %b[{"index":%d,%b,"logprobs":null,"finish_reason":%b%b%b,"token_ids":%b}]%b}\n\n' % (
             names.opening(True),
             self._index,
@@ -150,7 +151,7 @@ class ChoiceWire:
             stop,
             prompt,
             ids,
-            self._running(end) or (b"" if names.chat else b',"usage":null'),
+            self._running(end),
         )
         return framed(body, self._chunked)
 

@@ -170,7 +170,7 @@ class Translation:
             self._head,
             content % _encode(choice.text or ""),
             _encode(choice.finish_reason),
-            stop_reason,
+            stop_reason if self._chat else stop_reason + b',"prompt_token_ids":null',
             _encode(choice.token_ids) if self._ask_ids else b"null",
             running,
         )
@@ -195,8 +195,8 @@ def _head(chat: bool, opening: Opening) -> bytes:
 
 def _usage(usage: Usage) -> bytes:
     total = usage.prompt_tokens + usage.output_tokens
-    details = b'{"cached_tokens":%d}' % usage.cached_tokens if usage.cached_tokens else b"null"
-    return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":%b}' % (
+    details = b',"prompt_tokens_details":{"cached_tokens":%d}' % usage.cached_tokens if usage.cached_tokens else b""
+    return b'{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d%b}' % (
         usage.prompt_tokens,
         total,
         usage.output_tokens,
