@@ -16,6 +16,8 @@ from forebay.gateway.emitted import Emitted, Opening, decode_opening
 from forebay.gateway.events import Event, complete_bytes, data_of, decode_event, without_ids, without_usage
 from forebay.gateway.sse import EventStream
 
+UNTOLD_EVENTS = 2
+"""With so many events of content and no token id, none will come."""
 HEADS = tuple(b"%x\r\n" % size for size in range(0x1000))
 """How a chunk of so many bytes begins."""
 _TEXT = re.compile(rb'"(content|text|reasoning_content|reasoning)":"(?=[^"])')
@@ -38,14 +40,18 @@ class ToldStream(EventStream):
         "_ready",
         "_reasons",
         "_running",
+        "_untold",
         "_varies_end",
         "_wants",
+        "_would_pass",
         "emitted",
     )
 
     def __init__(self, engine_chunked: bool, client_chunked: bool, wants: Wants, emitted: Emitted) -> None:
         super().__init__(engine_chunked, client_chunked, wants.usage)
+        self._would_pass = self._passes
         self._passes = False  # every event is noted
+        self._untold = False  # the engine tells nothing of what was asked: its bytes pass as they came
         self._wants = wants
         self.emitted = emitted
         self._ids = emitted.ids
@@ -57,6 +63,9 @@ class ToldStream(EventStream):
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         """The hot path: a read that is the last plain event again, with other content and another token."""
+        if self._untold:
+            super().data(wire, body, whole, last)
+            return
         if self._ready and body.startswith(self._before) and body.endswith(self._after) and self.events < self.attend_at and not last:
             start = self._text_start
             quote = body.find(_QUOTE, start, self._quote_max)
@@ -82,6 +91,9 @@ class ToldStream(EventStream):
         self.wire_bytes += len(wire)
         self._attend(wire, body, whole, last)
         emitted = self.emitted
+        if self.events > UNTOLD_EVENTS and not (emitted.prompt_tokens or emitted.tokens or self._running):
+            self._passes, self._untold = self._would_pass, True
+            return
         clear = self._reframe and self.opened and not (self._tail or self.done or self.trouble or emitted.stops)
         if clear and self._learns and body.endswith(b"\n\n") and complete_bytes(body) == len(body) and body.count(b"\n\n") == 1:
             self._learn(body)
