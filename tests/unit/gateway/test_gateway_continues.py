@@ -225,3 +225,24 @@ def test_the_budget_of_second_tries_bounds_continuations_too(monkeypatch):
     monkeypatch.setattr(RetryBudget, "take", lambda _: False)
     seen = _both(body(), CHAT)
     assert "too much has been tried again" in errors(seen["cut"])[0]["message"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_killed_replica_truncates_none_of_64_streams(seed):
+    """Order shuffled: no token is lost or twice, each is counted once, and who continues waits for its turn like everybody."""
+
+    async def test(front):
+        prompts = [f"prompt number {number:04d}" for number in range(64)]
+        tasks = [asyncio.create_task(front.ask(body(24, prompt, **USAGE))) for prompt in prompts]
+        await asyncio.sleep(0.15)
+        assert front.meter.continued == 0
+        await front.kill(front.engines[1])
+        cut = await asyncio.gather(*tasks)
+        assert 16 < front.meter.continued < 28
+        assert front.outcomes == {"completed": 64}
+        assert front.meter.output_tokens == 64 * 24
+        assert [errors(answer) for answer in cut] == [[]] * 64
+        whole = [without_time(await front.ask(body(24, prompt, **USAGE))) for prompt in prompts[::9]]
+        assert [without_time(answer) for answer in cut[::9]] == whole
+
+    fleet(test, replicas=3, seed=seed)
