@@ -66,6 +66,12 @@ class _Completion(_Common, kw_only=True):
     prompt: str | list[int | str | list[int]]
 
 
+class Tokens(msgspec.Struct):
+    """What ``/detokenize`` is asked."""
+
+    tokens: list[int]
+
+
 class Prompt(msgspec.Struct, frozen=True):
     """One prompt: its text, or its token ids."""
 

@@ -166,6 +166,11 @@ class ChoiceWire:
         )
 
 
+def text_of(ids: list[int]) -> str:
+    """What the tokens ``ids`` say."""
+    return "".join(f" {VOCABULARY[each % _SIZE]}" for each in ids)
+
+
 def _ids(offset: int, start: int, end: int) -> bytes:
     return b"[%b]" % b",".join([b"%d" % ((offset + k) % TOKEN_IDS) for k in range(start, end)])
 

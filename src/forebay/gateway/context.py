@@ -1,6 +1,7 @@
 """What a call needs of the gateway it runs in, and no more."""
 
 import random
+from collections.abc import Callable
 from typing import Protocol
 
 from forebay.gateway.answers import PassedHeads
@@ -28,4 +29,8 @@ class Context(Protocol):
 
     def abort_by_id(self, url: str, path: bytes, request_id: bytes) -> None:
         """Tell an engine that doesn't notice that a request is over."""
+        ...
+
+    def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
+        """Ask an engine for the text of tokens; ``done`` gets None where it doesn't say. Not called before this returns."""
         ...

@@ -11,7 +11,7 @@ import msgspec
 from forebay.domain.shape import Usage
 from forebay.gateway.body import Ask
 from forebay.gateway.emitted import Emitted, Opening
-from forebay.gateway.events import Event, UsageFields
+from forebay.gateway.events import Choice, Event, UsageFields
 
 COMPLETION_TOKENS = 16
 """``max_tokens`` of a completion that doesn't say (OpenAI's, and vLLM's)."""
@@ -146,6 +146,10 @@ class Translation:
         opening = emitted.opening
         assert opening is not None
         self._head = _head(chat, opening)
+
+    def text(self, text: str) -> bytes:
+        """An event with more text that no token comes with."""
+        return self.event(Event(choices=[Choice(text=text)]))
 
     def usage(self, fields: UsageFields) -> Usage:
         """Of the whole answer, from what this replica says of its part."""

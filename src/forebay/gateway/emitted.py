@@ -14,6 +14,8 @@ from forebay.gateway.events import Event
 PROMPT_IDS_BYTES_MAX = 256 * 1024
 """Of a longer prompt (as JSON) the ids are not kept: an answer to it is not continued."""
 STOP_CHARS_MAX = 1024
+REPLACED = "\ufffd"
+"""What half a character is decoded to."""
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -55,6 +57,16 @@ class Stops:
             while self._ends[0][0] < self._out_chars:
                 self._ends.popleft()
 
+    def restart(self, tokens: int) -> None:
+        """What is out is exactly the text of so many tokens, and another engine goes on from there."""
+        self._ends.clear()
+        self._ends.append((self._out_chars, tokens))
+
+    def held_back(self, text: str) -> str | None:
+        """What of ``text``, that of all tokens, is not out yet; None where it isn't the text of which the beginning is out."""
+        end = len(text) - self.held_chars
+        return text[end:] if self._out_chars == end and text[:end].endswith(self._tail) else None
+
     def tokens_out(self) -> int | None:
         """How many tokens' text is out exactly; None where the end of what is out is inside one."""
         if self._ends and self._ends[0][0] == self._out_chars:
@@ -72,6 +84,7 @@ class Emitted:
 
     __slots__ = (
         "_counted",
+        "_unsure",
         "exact",
         "held",
         "ids",
@@ -102,6 +115,7 @@ class Emitted:
         self.held = 0
         """Bytes of this that are counted against the gateway's bound."""
         self._counted = 0
+        self._unsure = b""  # ids of the last event, where it had several
         self.prompt_tokens = 0
         """As counted from the ids."""
 
@@ -121,6 +135,7 @@ class Emitted:
                 self.add(choice.token_ids, text)
             elif text:
                 self.exact = False
+                self._unsure = b""
         if prompt_ids.startswith(b"["):
             self.prompt(prompt_ids)
 
@@ -144,6 +159,7 @@ class Emitted:
             self.pending.clear()
             self.ids += _joined(ids)
             self.exact = len(ids) == 1
+            self._unsure = b"" if self.exact else _joined(ids)
         else:
             self.pending += _joined(ids)
         if stops is not None:
@@ -153,6 +169,29 @@ class Emitted:
     def tokens(self) -> int:
         """How many there are."""
         return self._counted + self.ids.count(b",") + self.pending.count(b",")
+
+    def unsure(self) -> bytes:
+        """Token ids (each with a comma) whose text would tell whether the answer can be continued; nothing where none would."""
+        if self.missing or self.reasons:
+            return b""
+        stops = self.stops
+        if stops is not None and stops.held_chars:
+            return bytes(self.ids) if stops.tokens_out() is None else b""
+        return b"" if self.exact else self._unsure
+
+    def told(self, text: str) -> str:
+        """``text`` is that of the tokens which `unsure` named. What of it should go out before the answer is continued."""
+        if text.endswith(REPLACED):
+            return ""  # half a character
+        stops = self.stops
+        if stops is None or not stops.held_chars:
+            self.exact = True
+            return ""
+        rest = stops.held_back(text)
+        if rest:
+            stops.out(rest, self.tokens)
+            stops.restart(self.tokens)
+        return rest or ""
 
     def keep(self) -> int | str:
         """Forget the tokens whose text is not out. How many are left; or why the answer can't be continued from here."""
@@ -171,6 +210,7 @@ class Emitted:
             if kept is None:
                 return "text was held back for a stop string"
             self.ids[:] = b"%b," % b",".join(self.ids.split(b",")[:kept])
+            stops.restart(kept)
         self.pending.clear()
         return self.tokens
 

@@ -1,4 +1,4 @@
-"""Small requests of the gateway's own to engines: a probe of one that was ejected, and an abort by id.
+"""Small requests of the gateway's own to engines: a probe of one that was ejected, the text of tokens, an abort by id.
 
 Each is one task with a bound on its time; what an engine answers to an abort is nobody's news.
 """
@@ -17,7 +17,16 @@ PROBE_REAL_S = 5.0
 ANSWER_BYTES_MAX = 64 * 1024
 TASKS_MAX = 1024
 """Under way at once; a probe beyond it has failed, an abort beyond it is left out."""
+TEXT_BYTES_MAX = 1024 * 1024
 _ABORT = b"/abort_requests"
+_DETOKENIZE = b"/detokenize"
+
+
+class _Text(msgspec.Struct):
+    prompt: str
+
+
+_decode_text = msgspec.json.Decoder(_Text).decode
 
 
 class Prober:
@@ -41,6 +50,22 @@ class Prober:
                 # Any other refusal is of this request, as by an engine that only embeds.
                 well = status < 500 and status != 429
             done(well)
+
+        self._start(run())
+
+    def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
+        """Ask the engine at ``url`` for the text of tokens (``ids``: in decimal, a comma after each); None: it doesn't say."""
+        body = b'{"model":%b,"tokens":[%b]}' % (msgspec.json.encode(model), ids[:-1])
+        if len(self._tasks) >= TASKS_MAX:
+            done(None)
+            return
+
+        async def run() -> None:
+            text = None
+            with contextlib.suppress(FetchFailed, ValueError, msgspec.DecodeError):
+                status, answer = await fetch(self._upstream, url, _post(url, _DETOKENIZE, body), TEXT_BYTES_MAX, PROBE_REAL_S)
+                text = _decode_text(answer).prompt if status == 200 else None
+            done(text)
 
         self._start(run())
 

@@ -8,9 +8,10 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 
 from forebay.admission.effects import Dispatch, Refuse
-from forebay.gateway.answers import ErrorReply, retry_after_real_s, unavailable
+from forebay.gateway.answers import ErrorReply, chunk, retry_after_real_s, unavailable
 from forebay.gateway.call import nothing
-from forebay.gateway.continuing import PATH
+from forebay.gateway.continuing import CHAT, PATH, Translation
+from forebay.gateway.emitted import Emitted
 from forebay.gateway.ending import Ending
 from forebay.gateway.meters import Outcome
 from forebay.gateway.sse import EventStream, Trouble
@@ -134,9 +135,34 @@ class Recovery(Ending, ABC):
             self._conclude()
             return
         self._blame(message)
-        why = self._resume() if self._streams else "it is no stream of events"
+        if not self._streams:
+            self._truncate(f"{message} It could not be continued: it is no stream of events.")
+            return
+        emitted, another = self._emitted, self._another_url()
+        unsure = emitted.unsure() if emitted is not None and self._plan is not None and another else b""
+        if unsure:
+            self._context.detokenize(another, self._pool.model, unsure, lambda text: self._told(message, text))
+        else:
+            self._go_on(message)
+
+    def _told(self, message: str, text: str | None) -> None:
+        """An engine has said what tokens mean whose text may not be out."""
+        emitted = self._emitted
+        if self._over or emitted is None:
+            return
+        rest = emitted.told(text) if text is not None else ""
+        if rest:
+            event = self._translation(emitted).text(rest)
+            self._connection.write(chunk(event) if self._request.modern else event)
+        self._go_on(message)
+
+    def _go_on(self, message: str) -> None:
+        why = self._resume()
         if why:
             self._truncate(f"{message} It could not be continued: {why}.")
+
+    def _translation(self, emitted: Emitted) -> Translation:
+        return Translation(self._request.target.startswith(CHAT), self._ask, emitted)
 
     def _resume(self) -> str:
         """Have another replica go on; or say why not."""
@@ -212,6 +238,12 @@ class Recovery(Ending, ABC):
         """There is a replica in routing that has not been tried, and a try left."""
         tried = (*self._tried, self._replica)
         return self._retries < RETRIES_MAX and any(replica not in tried for replica in self._pool.routed)
+
+    def _another_url(self) -> str:
+        """The address of a replica in routing that has not been tried; empty where there is none."""
+        tried = (*self._tried, self._replica)
+        routed = self._pool.routed
+        return next((each.url for each in self._pool.roster.replicas if each.id in routed and each.id not in tried), "")
 
     def streaming(self) -> tuple[str, float] | None:
         """Its replica, and when that last sent something; None unless tokens should be coming."""

@@ -12,7 +12,7 @@ from forebay.admission.outcomes import ANSWERS
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply, passed_answer, retry_after_real_s
 from forebay.gateway.asking import asking
-from forebay.gateway.continuing import CHAT, Translation, plan
+from forebay.gateway.continuing import plan
 from forebay.gateway.desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
@@ -127,8 +127,7 @@ class Call(Recovery):
         if self._open:
             emitted = self._emitted
             assert emitted is not None
-            chat = self._request.target.startswith(CHAT)
-            return ContinuedStream(head.chunked, modern, emitted, Translation(chat, ask, emitted))
+            return ContinuedStream(head.chunked, modern, emitted, self._translation(emitted))
         if not (wants.ids or wants.running_usage or ask.return_token_ids):
             return EventStream(head.chunked, modern, wants.usage)
         stop = ask.stop

@@ -185,6 +185,10 @@ class Gateway:
         """Tell an engine that doesn't notice that a request is over."""
         self._prober.abort(url, path, request_id)
 
+    def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
+        """The text of tokens, as an engine tells it."""
+        self._prober.detokenize(url, model, ids, done)
+
     def ejected(self) -> Iterable[tuple[str, int, int]]:
         """Replicas out of routing, and ejections so far, by pool."""
         return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]

@@ -101,6 +101,46 @@ def test_text_held_back_for_a_stop_string_goes_on_where_what_is_out_ends_with_a_
     )
 
 
+def test_the_text_that_was_held_back_goes_out_first_if_an_engine_tells_it():
+    emitted = _log(ROLE, *_held_back(["abc", "d"], "STO"), stops=Stops(["STO"], in_output=False))
+    assert emitted.unsure() == b"0,1,"
+    assert emitted.told("abcd") == "cd"
+    assert emitted.keep() == 2
+    emitted = _log(ROLE, *_held_back(["abc", "dxS"], "STO"), stops=Stops(["STO"], in_output=False))
+    assert emitted.unsure() == b"0,1,"
+    assert emitted.told("abcdxS") == "xS"
+    assert emitted.keep() == "it ends with the beginning of a stop string"
+
+
+@pytest.mark.parametrize("text", ["abcd\ufffd", "aXcd", "abcde", ""])
+def test_text_that_is_not_that_of_which_the_beginning_is_out_proves_nothing(text):
+    emitted = _log(ROLE, *_held_back(["abc", "d"], "STO"), stops=Stops(["STO"], in_output=False))
+    assert emitted.told(text) == ""
+    assert emitted.keep() == "text was held back for a stop string"
+
+
+def test_several_tokens_are_sure_once_their_text_is_told():
+    emitted = _log(ROLE, _event("ab", (4, 5)))
+    assert emitted.unsure() == b"4,5,"
+    assert emitted.told("ab\ufffd") == ""
+    assert emitted.keep() == "part of its text may have been held back"
+    assert emitted.told("ab") == ""
+    assert (emitted.unsure(), emitted.keep()) == (b"", 2)
+
+
+def test_a_second_cut_does_not_go_by_the_tokens_that_the_first_one_forgot():
+    stops = Stops(["STO"], in_output=False)
+    emitted = _log(ROLE, *_held_back(["abc", "de"], "STO"), stops=stops)
+    assert emitted.keep() == 1
+    assert emitted.keep() == 1  # nothing new came
+    emitted.note(decode_event(json.dumps(_event("", (7,))).encode()))
+    emitted.note(decode_event(json.dumps(_event("xy", (8,))).encode()))  # "xyzw" is there, two of it held back
+    assert emitted.keep() == "text was held back for a stop string"
+    emitted.note(decode_event(json.dumps(_event("zw", (9,))).encode()))
+    assert emitted.keep() == 3
+    assert bytes(emitted.ids) == b"0,7,8,"
+
+
 @given(st.lists(st.text("abc", min_size=0, max_size=4), min_size=1, max_size=12), st.text("xyz", min_size=1, max_size=5))
 def test_what_is_kept_is_exactly_what_is_out(texts, stop):
     events = list(_held_back(texts, stop))
