@@ -71,9 +71,9 @@ def test_a_policy_that_reads_an_outage_as_idle_is_found_out(monkeypatch):
 
 
 def test_a_stream_that_is_cut_without_a_word_is_found_out(monkeypatch):
-    def silently(self, message):
+    def silently(self, message, *, let_go=False):
         connection = self._connection
-        self._end(Outcome.TRUNCATED, None)
+        self._end(Outcome.TRUNCATED, None, let_go=let_go)
         connection.write(LAST_CHUNK)
         connection.finish(False)
 

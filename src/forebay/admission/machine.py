@@ -119,7 +119,7 @@ class Admission:
         """
         entry = self._running(ticket)
         self.finished_total += 1
-        if usage is not None and usage.output_tokens > entry.output:
+        if usage is not None and usage.output_tokens - entry.resumed > entry.output:
             self.outlived_total += 1
         return self._end_permit(entry, now_s)
 
@@ -137,9 +137,10 @@ class Admission:
         self._settle(now_s, effects)
         return effects
 
-    def retry(self, ticket: int, now_s: float) -> list[Effect]:
-        """A dispatched request failed before its first content: it goes back to the head of its lane, never to that replica again.
+    def retry(self, ticket: int, now_s: float, more_prompt_tokens: int = 0) -> list[Effect]:
+        """A dispatched request was failed by its replica: it goes back to the head of its lane, never to that replica again.
 
+        ``more_prompt_tokens`` of its output are out already: they are prompt to the replica that goes on.
         It keeps its arrival time, and what was left of its longest wait when it was dispatched. Refused where no
         replica is left that it has not tried, or after ``RETRIES_MAX``.
         """
@@ -148,6 +149,8 @@ class Admission:
         assert replica is not None
         effects: list[Effect] = []
         replica.release(entry)
+        if more_prompt_tokens:
+            entry.resume(more_prompt_tokens)
         entry.excluded = (*entry.excluded, replica.id)
         entry.deadline_s = now_s + max(0.0, entry.deadline_s - entry.dispatched_s)
         why = Refusal.NO_REPLICAS if len(entry.excluded) > RETRIES_MAX else self._replicas.hopeless(entry)

@@ -32,6 +32,7 @@ class Ticket:
         "queued_s",
         "queued_seq",
         "replica",
+        "resumed",
         "sequences",
         "team",
         "total",
@@ -54,11 +55,21 @@ class Ticket:
         """Tokens of one of its sequences at its end: the context limit is on these."""
         self.arrived_s = self.queued_s = self.dispatched_s = now_s
         self.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        self.queued_seq = self.emitted = 0
+        self.queued_seq = self.emitted = self.resumed = 0
         self.replica: Replica | None = None
         self.excluded: tuple[str, ...] = ()
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
+
+    def resume(self, tokens: int) -> None:
+        """``tokens`` of its output are out, and are prompt to the replica that goes on with it."""
+        self.resumed += tokens
+        self.prompt += tokens
+        self.uncached += tokens
+        self.output = self.expected = max(1, self.output - tokens)
+        if self.output_max:
+            self.output_max = max(1, self.output_max - tokens)
+        self.total = self.longest = self.prompt + self.output
 
     def held_tokens(self) -> int:
         """KV tokens it holds now."""

@@ -8,6 +8,8 @@ own buffers.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+import msgspec
+
 from forebay.emulator import wire
 from forebay.emulator.body import Asked
 from forebay.emulator.core import Sequence
@@ -25,7 +27,8 @@ class Answer(ABC):
         self.asked = asked
         self.names = names
         self.sequences: list[Sequence] = []
-        self.prompt_tokens = sum(asked.prompts_tokens)
+        self.tokens_an_event = 1
+        self.prompt_tokens = sum(prompt.tokens for prompt in asked.prompts)
         self._offsets: list[int] = []
         self._left = 0
         self._ended = ended
@@ -70,6 +73,9 @@ class StreamAnswer(Answer):
     def __init__(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Callable[[Answer, Sequence], None]) -> None:
         super().__init__(exchange, asked, names, ended)
         self._wires: list[wire.ChoiceWire] = []
+        self._extras = wire.Extras(
+            msgspec.json.encode(asked.prompts[0].ids()) if asked.token_ids else None, self.prompt_tokens if asked.running_usage else None
+        )
         self._merge = False
         self._open: set[int] = set()
         exchange.on_writable = self.flush
@@ -78,7 +84,7 @@ class StreamAnswer(Answer):
         """One more choice, in order of index."""
         super().add(times, output_tokens, reason, offset)
         self._open.add(len(self._wires))
-        self._wires.append(wire.ChoiceWire(self.names, len(self._wires), offset, self.exchange.chunked))
+        self._wires.append(wire.ChoiceWire(self.names, len(self._wires), offset, self.exchange.chunked, self._extras))
 
     def flush(self) -> None:
         """Send one event per token, or one for all that a slow client has missed."""
@@ -108,20 +114,21 @@ class StreamAnswer(Answer):
     def _events(self, index: int, sequence: Sequence, parts: list[bytes]) -> None:
         maker = self._wires[index]
         start, end = sequence.sent, sequence.produced
-        if start == end and not sequence.done:
+        if end - start < self.tokens_an_event and not sequence.done:
             return
         if start == 0 and self.names.chat:
             parts.append(maker.role())
         sequence.sent = end
         # The last token travels with the finish reason.
         plain = end - 1 if sequence.done and sequence.reason != "abort" else end
-        if self._merge and plain - start > 1:
+        if (self._merge or self.tokens_an_event > 1) and plain - start > 1:
             parts.append(maker.tokens(start, plain))
         else:
             parts.extend([maker.token(k) for k in range(start, plain)])
         if sequence.done:
             self._open.discard(index)
-            parts.append(maker.last(max(start, plain), _shown(sequence), sequence.reason))
+            begin = max(start, plain)
+            parts.append(maker.last(begin, end, max(begin, _shown(sequence)), sequence.reason))
 
 
 class WholeAnswer(Answer):

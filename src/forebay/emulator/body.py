@@ -4,7 +4,11 @@ A prompt given as token ids is counted exactly; text is taken at four bytes to a
 for any size without a tokenizer. Unknown fields are ignored, as vLLM does.
 """
 
+import zlib
+
 import msgspec
+
+from forebay.emulator.wire import TOKEN_IDS
 
 BYTES_PER_TOKEN = 4
 CHOICES_MAX = 128
@@ -30,6 +34,7 @@ def bad_request(message: str, param: str | None = None) -> ApiError:
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class _Part(msgspec.Struct):
@@ -49,6 +54,7 @@ class _Common(msgspec.Struct):
     max_tokens: int | None = None
     min_tokens: int | None = 0
     ignore_eos: bool | None = False
+    return_token_ids: bool | None = False
 
 
 class _Chat(_Common, kw_only=True):
@@ -60,18 +66,42 @@ class _Completion(_Common, kw_only=True):
     prompt: str | list[int | str | list[int]]
 
 
+class Tokens(msgspec.Struct):
+    """What ``/detokenize`` is asked."""
+
+    tokens: list[int]
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """One prompt: its text, or its token ids."""
+
+    tokens: int
+    last_id: int
+    """Id of its last token: what follows is a function of it."""
+    source: bytes | tuple[int, ...]
+
+    def ids(self) -> list[int]:
+        """All its token ids."""
+        source = self.source
+        return list(source) if isinstance(source, tuple) else [_id_at(source, at) for at in range(0, max(1, len(source)), BYTES_PER_TOKEN)]
+
+
 class Asked(msgspec.Struct, frozen=True):
-    """A request, understood. ``prompts_tokens`` has one entry a prompt; each has ``n`` choices."""
+    """A request, understood; each of its ``prompts`` has ``n`` choices."""
 
     chat: bool
     model: str | None
-    prompts_tokens: tuple[int, ...]
+    prompts: tuple[Prompt, ...]
     n: int
     max_tokens: int | None
     min_tokens: int
     ignore_eos: bool
     stream: bool
     include_usage: bool
+    running_usage: bool
+    """Usage so far on every event."""
+    token_ids: bool
+    """Ids of the prompt's and of the answer's tokens beside their text."""
 
 
 _chat = msgspec.json.Decoder(_Chat)
@@ -87,23 +117,26 @@ def decode(body: bytes, chat: bool) -> Asked:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, "Bad Request", f"JSON decode error: {error}") from error
     if isinstance(common, _Chat):
-        prompts: tuple[int, ...] = (_messages_tokens(common.messages),)
+        prompts: tuple[Prompt, ...] = (_messages_prompt(common.messages),)
         limit = common.max_completion_tokens if common.max_completion_tokens is not None else common.max_tokens
     else:
-        prompts = _prompts_tokens(common.prompt)
+        prompts = _prompts(common.prompt)
         limit = COMPLETION_TOKENS if common.max_tokens is None else common.max_tokens
     n = 1 if common.n is None else common.n
     _check(common, limit, n, len(prompts))
+    options = common.stream_options or _StreamOptions()
     return Asked(
         chat=chat,
         model=common.model,
-        prompts_tokens=prompts,
+        prompts=prompts,
         n=n,
         max_tokens=limit,
         min_tokens=common.min_tokens or 0,
         ignore_eos=bool(common.ignore_eos),
         stream=bool(common.stream),
-        include_usage=bool(common.stream_options and common.stream_options.include_usage),
+        include_usage=bool(options.include_usage),
+        running_usage=bool(options.include_usage and options.continuous_usage_stats),
+        token_ids=bool(common.return_token_ids),
     )
 
 
@@ -124,29 +157,41 @@ def text_tokens(text: str) -> int:
     return max(1, -(-size // BYTES_PER_TOKEN))
 
 
-def _messages_tokens(messages: list[_Message]) -> int:
+def _id_at(text: bytes, at: int) -> int:
+    return zlib.crc32(text[at : at + BYTES_PER_TOKEN]) % TOKEN_IDS
+
+
+def _text_prompt(text: bytes) -> Prompt:
+    tokens = max(1, -(-len(text) // BYTES_PER_TOKEN))
+    return Prompt(tokens, _id_at(text, (tokens - 1) * BYTES_PER_TOKEN), text)
+
+
+def _ids_prompt(ids: list[int]) -> Prompt:
+    return Prompt(len(ids), ids[-1], tuple(ids))
+
+
+def _messages_prompt(messages: list[_Message]) -> Prompt:
     if not messages:
         raise bad_request("messages must not be empty.", "messages")
-    size = 0
+    pieces: list[str] = []
     for message in messages:
         content = message.content
-        pieces = [content] if isinstance(content, str) else [part.text for part in content or ()]
-        for piece in pieces:
-            size += len(piece) if piece.isascii() else len(piece.encode())
-    return max(1, -(-size // BYTES_PER_TOKEN))
+        pieces += [content] if isinstance(content, str) else [part.text for part in content or ()]
+    return _text_prompt("".join(pieces).encode())
 
 
-def _prompts_tokens(prompt: str | list[int | str | list[int]]) -> tuple[int, ...]:
+def _prompts(prompt: str | list[int | str | list[int]]) -> tuple[Prompt, ...]:
     if isinstance(prompt, str):
-        return (text_tokens(prompt),)
+        return (_text_prompt(prompt.encode()),)
     if not prompt:
         raise bad_request("prompt must not be empty.", "prompt")
     kinds = {type(item) for item in prompt}
     if len(kinds) > 1:
         raise bad_request("prompt must be a string, or a list of only strings, only token ids, or only lists of token ids.", "prompt")
     if kinds == {int}:
-        return (len(prompt),)
-    counts = tuple(text_tokens(item) if isinstance(item, str) else len(item) for item in prompt if not isinstance(item, int))
-    if not all(counts):
+        return (_ids_prompt([item for item in prompt if isinstance(item, int)]),)
+    if not all(prompt) and kinds != {str}:
         raise bad_request("prompt must not be empty.", "prompt")
-    return counts
+    return tuple(
+        _text_prompt(item.encode()) if isinstance(item, str) else _ids_prompt(item) for item in prompt if not isinstance(item, int)
+    )

@@ -15,7 +15,7 @@ from forebay.domain.errors import ForebayError
 from forebay.domain.profile import Profile
 from forebay.emulator import process_stats
 from forebay.emulator.behaviour import Behaviour
-from forebay.emulator.body import ApiError
+from forebay.emulator.body import ApiError, Tokens
 from forebay.emulator.connections import Connections
 from forebay.emulator.core import Core
 from forebay.emulator.faults import Command, Fault, Faults, Kind, MetricsMode, decode, spoil
@@ -24,6 +24,7 @@ from forebay.emulator.http import JSON, Connection, Exchange
 from forebay.emulator.http_stats import HttpStats
 from forebay.emulator.page import CONTENT_TYPE, Page
 from forebay.emulator.stats import Stats
+from forebay.emulator.wire import text_of
 from forebay.ports import Clock
 
 VERSION = "0.32.0"
@@ -246,6 +247,10 @@ class EngineServer:
             self._crash_at_tokens = self.stats.generation_tokens.value + fault.after_tokens
             if not fault.after_tokens:
                 self._clock.call_at(self._clock.now_s() + CRASH_REAL_S * self._clock.speed, self._after_tick)
+        elif fault.kind is Kind.ABORT:
+            self._generation.abort_all()
+        elif fault.kind is Kind.CUT:
+            self._generation.cut_all()
         elif fault.kind is Kind.ENGINE_DEAD:
             self.state = State.DEAD
             self._generation.fail_all()
@@ -280,6 +285,7 @@ class EngineServer:
         routes["/ping"]["POST"] = self._health
         routes["/v1/chat/completions"] = {"POST": lambda exchange: self._generation.handle(exchange, chat=True)}
         routes["/v1/completions"] = {"POST": lambda exchange: self._generation.handle(exchange, chat=False)}
+        routes["/detokenize"] = {"POST": self._detokenize}
         routes["/emulator/fault"] = {"GET": self._show_faults, "POST": self._command, "DELETE": self._clear}
         return routes
 
@@ -334,6 +340,13 @@ class EngineServer:
             "permission": [],
         }
         exchange.respond(200, _json({"object": "list", "data": [card]}))
+
+    def _detokenize(self, exchange: Exchange) -> None:
+        try:
+            ids = msgspec.json.decode(exchange.request.body, type=Tokens).tokens
+        except msgspec.MsgspecError as error:
+            raise ApiError(400, "Bad Request", str(error)) from error
+        exchange.respond(200, _json({"prompt": text_of(ids)}))
 
     def _render(self) -> bytes:
         self.core.refresh()

@@ -30,6 +30,14 @@ class Kind(StrEnum):
     """Streams get status 200, and an error as their first event; the rest gets 503."""
     ALL_500 = "all_500"
     """Every generation request gets 500 while ``/health`` stays 200."""
+    ABORT = "abort"
+    """Every answer under way ends with ``finish_reason`` ``abort`` and ``[DONE]``, as when vLLM is put to sleep or shut down."""
+    CUT = "cut"
+    """The connections of all answers under way are reset; the engine lives on."""
+    MERGE = "merge"
+    """Events carry ``tokens`` tokens each, as they do where the HTTP server is slower than the engine."""
+    CLOSE = "close"
+    """Connections are closed after a stream, though its head promised to keep them, as llama.cpp does."""
     DEAF = "deaf"
     """SIGTERM is ignored, as by an engine that was told to stop while it started; a second one is obeyed."""
 
@@ -67,12 +75,16 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """metrics, renamed: present name to shown name"""
     after_tokens: int = 0
     """crash: let this many more tokens out first"""
+    tokens: int = 4
+    """merge"""
     times: int | None = None
     """error_first_event, all_500: that many requests; None: until cleared"""
 
     def __post_init__(self) -> None:
         if not self.factor > 0:
             raise ValueError(f"factor must be above 0, not {self.factor}")
+        if self.tokens < 1:
+            raise ValueError(f"tokens must be at least 1, not {self.tokens}")
         if self.status not in {404, 500, 503}:
             raise ValueError(f"status must be 404, 500 or 503, not {self.status}")
 

@@ -15,6 +15,8 @@ from forebay.emulator.http import Exchange
 from forebay.emulator.stats import RequestTimes, Stats
 from forebay.ports import Clock
 
+CHOICES_APART = 101
+"""Ids between the first tokens of two choices: each has words of its own."""
 BUSY = ApiError(
     503,
     "Service Unavailable",
@@ -54,8 +56,8 @@ class Generation:
         asked = decode(exchange.request.body, chat)
         if asked.model is not None and asked.model != self._model:
             raise ApiError(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
-        for prompt_tokens in asked.prompts_tokens:
-            self._check_length(asked, prompt_tokens)
+        for prompt in asked.prompts:
+            self._check_length(asked, prompt.tokens)
         if self._refuses_queued():
             self._stats.rejected.value += 1
             self._refuse_late(exchange, asked)
@@ -69,6 +71,11 @@ class Generation:
         for answer in list(self.live):
             self._core.abort(answer.sequences)
             answer.flush()
+
+    def cut_all(self) -> None:
+        """Every answer's connection is gone in the middle."""
+        for answer in list(self.live):
+            answer.exchange.cut()
 
     def fail_all(self) -> None:
         """The engine died: an error is the last that every client hears."""
@@ -116,12 +123,12 @@ class Generation:
         prefix = "chatcmpl" if asked.chat else "cmpl"
         names = wire.Names(f"{prefix}-{ending}", self._model, int(self._clock.wall_s()), asked.chat)
         answer = (StreamAnswer if asked.stream else WholeAnswer)(exchange, asked, names, self._ended)
-        for prompt_tokens in asked.prompts_tokens:
-            for _ in range(asked.n):
-                output_tokens, reason = self._output(asked, prompt_tokens)
-                room = self._profile.context_tokens - prompt_tokens
-                times = RequestTimes(now_s, prompt_tokens, asked.max_tokens or room)
-                answer.add(times, output_tokens, reason, self._chance.getrandbits(16))
+        for prompt in asked.prompts:
+            for choice in range(asked.n):
+                output_tokens, reason = self._output(asked, prompt.tokens)
+                room = self._profile.context_tokens - prompt.tokens
+                times = RequestTimes(now_s, prompt.tokens, asked.max_tokens or room)
+                answer.add(times, output_tokens, reason, (prompt.last_id + 1 + choice * CHOICES_APART) % wire.TOKEN_IDS)
         self.live[answer] = None
         counted = exchange.on_done
 
@@ -137,8 +144,13 @@ class Generation:
 
         exchange.on_done = done
         exchange.on_closed = left
+        merge = self._faults.get(Kind.MERGE)
+        if merge is not None:
+            answer.tokens_an_event = merge.tokens
         if asked.stream:
             exchange.begin_stream(EVENT_STREAM)
+            if self._faults.get(Kind.CLOSE):
+                exchange.request.keep_alive = False
         self._core.submit(answer.sequences)
 
     def _release(self, answer: Answer) -> None:

@@ -17,6 +17,13 @@ ENGINE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
 """OpenAI's own values of ``service_tier``: engines know them, so they may stay in the body."""
 
 
+class StreamOptions(msgspec.Struct, frozen=True):
+    """OpenAI's ``include_usage``, and vLLM's ``continuous_usage_stats``."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
 class Ask(msgspec.Struct, frozen=True):
     """What is read of a body; all else is skipped, and passed on."""
 
@@ -26,6 +33,10 @@ class Ask(msgspec.Struct, frozen=True):
     max_completion_tokens: int | None = None
     n: int | None = None
     service_tier: str | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool | None = None
 
     @property
     def output_tokens_max(self) -> int | None:

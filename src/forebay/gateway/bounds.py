@@ -13,3 +13,5 @@ PIPELINED_BYTES_MAX = 64 * 1024
 PIPELINED_MAX = 16
 HEADERS_MAX = 128
 FRAMING_FACTOR_MAX = 8
+HELD_IDS_BYTES_MAX = 256 * 2**20
+"""Token ids that all streams hold to be continued from; those that find no room aren't continued."""

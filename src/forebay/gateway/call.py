@@ -5,9 +5,12 @@ Slots, since this is made and dropped for every request, and read many times in 
 
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import PassedHead
+from forebay.gateway.asking import NOTHING, Wants
 from forebay.gateway.body import Ask
 from forebay.gateway.context import Context
+from forebay.gateway.continuing import Plan
 from forebay.gateway.desk import PoolDesk
+from forebay.gateway.emitted import Emitted
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.request import Request
@@ -32,10 +35,13 @@ class CallState:
         "_body_bytes",
         "_connection",
         "_context",
+        "_emitted",
         "_estimate",
         "_exchange",
         "_failure",
+        "_first_due_s",
         "_first_s",
+        "_idle_s",
         "_keep_alive",
         "_meter",
         "_only",
@@ -43,25 +49,82 @@ class CallState:
         "_over",
         "_passed",
         "_paused",
+        "_plan",
         "_pool",
         "_progress_bytes",
         "_progress_s",
+        "_replica",
         "_replica_url",
         "_reported",
         "_request",
         "_request_id",
         "_resent",
+        "_resumed_tokens",
         "_retries",
         "_sent_s",
         "_stream",
+        "_target",
         "_team",
+        "_total_s",
+        "_tried",
         "_ttft_promise_s",
+        "_ttft_s",
         "_wait_counted",
+        "_wants",
         "_whole",
         "_wire_bytes",
         "data",
         "ticket",
     )
+
+    _answer: ResponseHead | None
+    """Of an answer that isn't a failure to be tried elsewhere."""
+    _arrived_s: float
+    _emitted: Emitted | None
+    """Of a stream whose engine tells token ids, over all replicas."""
+    _estimate: Shape
+    _exchange: Exchange | None
+    _failure: ResponseHead | None
+    """A failure whose body is read to its end and dropped."""
+    _first_due_s: float
+    """Of a stream: until when there should be a first content."""
+    _first_s: float | None
+    """When a stream's first content came; None again once the client read too slowly: that says nothing of the engine's pace."""
+    _idle_s: float
+    _keep_alive: bool
+    """As the head said that is out."""
+    _only: bytes
+    """A body that came in one read."""
+    _open: bool
+    """The head is out: the client has the beginning of an answer."""
+    _passed: PassedHead
+    """What the client is told of the answer's head."""
+    _plan: Plan | None
+    """How the answer would be continued; None: it can't be, and ``_emitted`` says why."""
+    _progress_s: float
+    _replica: str
+    _replica_url: str
+    _resumed_tokens: int
+    """Tokens of the answer that are part of the present replica's prompt."""
+    _sent_s: float
+    _stream: EventStream | None
+    _target: bytes
+    """Where it is sent: a continuation goes elsewhere than the client asked."""
+    _total_s: float
+    _tried: tuple[str, ...]
+    """Replicas that failed it."""
+    _ttft_promise_s: float | None
+    """The tier's promise; None once it was counted as missed."""
+    _ttft_s: float
+    """The same, and never None."""
+    _wants: Wants
+    """What was asked of the engine beyond what the client asked."""
+    _whole: WholeBody | None
+    """A body that came in several reads."""
+    _wire_bytes: int
+    """Read from engines, but for the present stream's."""
+    data: Sink
+    """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
 
     def __init__(
         self,
@@ -78,6 +141,7 @@ class CallState:
         self._context = context
         self._connection = connection
         self._request = request
+        self._target = request.target
         self._pool = pool
         self._meter = meter
         self._ask = ask
@@ -86,34 +150,11 @@ class CallState:
         self._body_bytes = len(body)
         self._request_id = request_id
         self.ticket = context.desk.next_ticket()
-        self.data: Sink = nothing
-        """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
-        self._estimate: Shape
-        self._arrived_s: float
-        self._ttft_promise_s: float | None
-        """None once it was counted as missed."""
-        self._replica_url: str
-        self._sent_s: float
-        self._progress_s: float
-        self._first_s: float | None = None
-        """When a stream's first content came; None again once the client read too slowly: that says nothing of the engine's pace."""
-        self._exchange: Exchange | None = None
-        self._stream: EventStream | None = None
-        self._answer: ResponseHead | None = None
-        """Of an answer that isn't a failure to be tried elsewhere."""
-        self._passed: PassedHead
-        """What the client is told of it."""
-        self._failure: ResponseHead | None = None
-        """A failure whose body is read to its end and dropped."""
-        self._whole: WholeBody | None = None
-        """A body that came in several reads."""
+        self.data = nothing
+        self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
         self._only = b""
-        """One that came in one."""
-        self._keep_alive = False
-        """As the head said that is out."""
-        self._open = False
-        """The head is out: this replica answers, or nobody does."""
-        self._over = self._paused = self._resent = self._wait_counted = False
-        self._wire_bytes = 0
-        """Read from engines, but for the present stream's."""
-        self._retries = self._reported = self._progress_bytes = 0
+        self._replica = ""
+        self._tried = ()
+        self._wants = NOTHING
+        self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = False
+        self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = 0

@@ -1,10 +1,12 @@
 """What a call needs of the gateway it runs in, and no more."""
 
 import random
+from collections.abc import Callable
 from typing import Protocol
 
 from forebay.gateway.answers import PassedHeads
 from forebay.gateway.desk import Desk
+from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
 
@@ -18,7 +20,17 @@ class Context(Protocol):
     chance: random.Random
     speed: float
     passed_heads: PassedHeads
+    retries: RetryBudget
+    held_ids: HeldIds
 
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off after its first content."""
+        ...
+
+    def abort_by_id(self, url: str, path: bytes, request_id: bytes) -> None:
+        """Tell an engine that doesn't notice that a request is over."""
+        ...
+
+    def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
+        """Ask an engine for the text of tokens; ``done`` gets None where it doesn't say. Not called before this returns."""
         ...

@@ -6,26 +6,42 @@ the deadlines of every pool.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.estimate import Estimator
 from forebay.admission.machine import Admission
+from forebay.admission.outliers import Effect as Ejection
+from forebay.admission.outliers import Eject, Outliers, Probe
+from forebay.domain.profile import Profile
 from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
+from forebay.engine.steptime import step_s
+from forebay.gateway.firsts import FirstContents
 from forebay.gateway.meters import TierMeter
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.spec.types import Pool, Spec, Tier
 
 LEARN_ALL = 64
 LEARN_EVERY = 4
+UNKNOWN_CONTEXT_TOKENS = 2**31
+STALL_STEPS = 20
+"""A replica whose streams all get nothing for so many of its longest steps has stalled…"""
+STALL_S_MIN = 5.0
+"""…if that is at least so long (world seconds)…"""
+STALL_S_UNKNOWN = 30.0
+"""…and where no profile says how long a step takes."""
 
 
-class Caller(Protocol):
-    """A request as the desk knows it."""
+class Ticketed(Protocol):
+    """A request as far as its end needs it."""
 
     ticket: int
+
+
+class Caller(Ticketed, Protocol):
+    """A request as the desk knows it."""
 
     def dispatch(self, effect: Dispatch) -> None:
         """It has a permit: send it."""
@@ -39,11 +55,34 @@ class Caller(Protocol):
         """Look at its times."""
         ...
 
+    def streaming(self) -> tuple[str, float] | None:
+        """The replica that owes it tokens, and since when it got none."""
+        ...
+
+    def moved_from(self, replica: str, why: str) -> None:
+        """``replica`` has stopped working: go on elsewhere if it runs there."""
+        ...
+
 
 class PoolDesk:
     """One pool: its machine, its meters, and the requests that are inside."""
 
-    __slots__ = ("_finished", "admission", "calls", "context_tokens", "meters", "model", "name")
+    __slots__ = (
+        "_finished",
+        "admission",
+        "calls",
+        "context_tokens",
+        "engine",
+        "firsts",
+        "meters",
+        "model",
+        "name",
+        "outliers",
+        "roster",
+        "roster_at_s",
+        "routed",
+        "stall_s",
+    )
 
     def __init__(self, spec: Spec, pool: Pool) -> None:
         self.name = pool.name
@@ -54,8 +93,28 @@ class PoolDesk:
         models = {model.name: model for model in spec.models}
         declared = models[pool.model].context_tokens if pool.model in models else 0
         bounds = [tokens for tokens in (declared, pool.profile.context_tokens if pool.profile else 0) if tokens]
-        self.context_tokens = min(bounds) if bounds else 2**31
+        self.context_tokens = min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
+        self.engine = pool.engine
+        self.firsts = FirstContents()
+        self.outliers = Outliers()
+        self.stall_s = _stall_s(pool.profile)
+        self.roster = RosterPool(pool.name, ())
+        """As the controller gave it, at…"""
+        self.roster_at_s = 0.0
+        self.routed: tuple[str, ...] = ()
+        """Its replicas, but for those that are ejected."""
         self._finished = 0
+
+    def routes(self, now_s: float) -> RosterPool:
+        """The roster without what is ejected."""
+        roster = self.roster
+        out = self.outliers.out
+        replicas = tuple(replica for replica in roster.replicas if replica.id not in out) if out else roster.replicas
+        self.routed = tuple(replica.id for replica in replicas)
+        expected_s = roster.next_ready_in_s
+        if expected_s is not None:
+            expected_s = max(0.0, expected_s - (now_s - self.roster_at_s))
+        return RosterPool(roster.pool, replicas, roster.posture, expected_s)
 
     def should_learn(self) -> bool:
         """Whether the next finished request teaches the estimator: all at first, then a sample, which teaches the same for less."""
@@ -66,8 +125,10 @@ class PoolDesk:
 class Desk:
     """Every pool's machine, one timer."""
 
-    def __init__(self, spec: Spec, clock: Clock) -> None:
+    def __init__(self, spec: Spec, clock: Clock, on_ejection: Callable[[PoolDesk, Ejection], None]) -> None:
+        """``on_ejection`` is told of replicas that leave and come back, and has them probed."""
         self.clock = clock
+        self._on_ejection = on_ejection
         self.estimator = Estimator()
         self.pools = {pool.name: PoolDesk(spec, pool) for pool in spec.pools}
         self._tickets = 0
@@ -98,7 +159,7 @@ class Desk:
         if effects:
             self._after(pool, effects)
 
-    def finish(self, pool: PoolDesk, call: Caller, usage: Usage | None, now_s: float) -> None:
+    def finish(self, pool: PoolDesk, call: Ticketed, usage: Usage | None, now_s: float) -> None:
         """Its last byte came."""
         ticket = call.ticket
         del pool.calls[ticket]
@@ -107,28 +168,72 @@ class Desk:
         if effects or admission.waiting:
             self._after(pool, effects)
 
-    def abandon(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
+    def abandon(self, pool: PoolDesk, call: Ticketed, now_s: float) -> None:
         """Nobody waits for it any more."""
         del pool.calls[call.ticket]
         self._after(pool, pool.admission.abandon(call.ticket, now_s))
 
-    def retry(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
-        """Its replica failed it: another one, or refusal."""
-        self._after(pool, pool.admission.retry(call.ticket, now_s))
+    def retry(self, pool: PoolDesk, call: Caller, now_s: float, more_prompt_tokens: int = 0) -> None:
+        """Its replica failed it: another one, or refusal. ``more_prompt_tokens`` of its output are prompt to the next."""
+        self._after(pool, pool.admission.retry(call.ticket, now_s, more_prompt_tokens))
+
+    def served(self, pool: PoolDesk, replica: str, now_s: float) -> None:
+        """``replica`` answers."""
+        if replica in pool.outliers.suspects:
+            pool.outliers.good(replica, now_s)
+
+    def failed(self, pool: PoolDesk, replica: str, why: str) -> None:
+        """``replica`` failed a request by a fault of its own."""
+        self._ejected(pool, pool.outliers.bad(replica, why, self.clock.now_s()))
+
+    def probed(self, pool: PoolDesk, replica: str, well: bool) -> None:
+        """How a probe of an ejected replica went."""
+        self._ejected(pool, pool.outliers.probed(replica, well, self.clock.now_s()))
 
     def apply(self, pools: Iterable[RosterPool]) -> None:
         """Route by these replicas from now on: the whole truth, so that a pool which isn't named has none."""
         now_s = self.clock.now_s()
         listed = {listed.pool: listed for listed in pools}
         for pool in self.pools.values():
-            self._after(pool, pool.admission.set_roster(listed.get(pool.name) or RosterPool(pool.name, ()), now_s))
+            pool.roster = listed.get(pool.name) or RosterPool(pool.name, ())
+            pool.roster_at_s = now_s
+            for effect in pool.outliers.roster(replica.id for replica in pool.roster.replicas):
+                self._on_ejection(pool, effect)
+            self._after(pool, pool.admission.set_roster(pool.routes(now_s), now_s))
 
     def sweep(self) -> None:
-        """Let every request look at its times."""
+        """Let every request look at its times, and see which replicas have stalled."""
         now_s = self.clock.now_s()
         for pool in self.pools.values():
             for call in list(pool.calls.values()):
                 call.sweep(now_s)
+            self._find_stalled(pool, now_s)
+            self._ejected(pool, pool.outliers.advance(now_s))
+
+    def _find_stalled(self, pool: PoolDesk, now_s: float) -> None:
+        """One stream may starve by itself, as where its KV was preempted; where all do, the engine does not step."""
+        last_s: dict[str, float] = {}
+        for call in pool.calls.values():
+            owed = call.streaming()
+            if owed is not None and owed[1] > last_s.get(owed[0], 0.0):
+                last_s[owed[0]] = owed[1]
+        for replica, at_s in last_s.items():
+            if now_s - at_s > pool.stall_s:
+                why = f"none of its streams got a token for {now_s - at_s:.0f} s"
+                self._ejected(pool, pool.outliers.stalled(replica, why, now_s))
+
+    def _ejected(self, pool: PoolDesk, effects: list[Ejection]) -> None:
+        """Route by what is left, and take what it has from a replica that stalls."""
+        if not effects:
+            return
+        now_s = self.clock.now_s()
+        if any(not isinstance(effect, Probe) for effect in effects):
+            self._after(pool, pool.admission.set_roster(pool.routes(now_s), now_s))
+        for effect in effects:
+            self._on_ejection(pool, effect)
+            if isinstance(effect, Eject) and effect.stalled:
+                for call in list(pool.calls.values()):
+                    call.moved_from(effect.replica, "Its engine has stopped working.")
 
     def close(self) -> None:
         """No more timers."""
@@ -194,6 +299,13 @@ class Desk:
         due = [deadline_s for pool in self.pools.values() if (deadline_s := pool.admission.next_deadline_s()) is not None]
         if due and self._timer is None:
             self._arm(min(due))
+
+
+def _stall_s(profile: Profile | None) -> float:
+    if profile is None:
+        return STALL_S_UNKNOWN
+    longest_s = step_s(profile.law, profile.sequences_max, profile.kv_tokens, profile.prefill_chunk_tokens)
+    return max(STALL_S_MIN, STALL_STEPS * longest_s)
 
 
 def _carry_out_one(pool: PoolDesk, effect: Effect) -> None:

@@ -30,6 +30,8 @@ class Outcome(StrEnum):
     TRUNCATED = "truncated"
     """Broken off after its first content; the client was told so."""
     CLIENT_GONE = "client_gone"
+    CLIENT_SLOW = "client_slow"
+    """It read nothing for too long, and was dropped."""
 
 
 _COMPLETED = Outcome.COMPLETED  # in a name of its own: a member is looked up by a function call
@@ -70,6 +72,7 @@ class TierMeter:
         "arrived_output_tokens",
         "arrived_prompt_tokens",
         "completed_output_tokens",
+        "continued",
         "itl_met",
         "itl_missed",
         "itl_s",
@@ -98,6 +101,7 @@ class TierMeter:
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.shed: dict[Refusal, int] = dict.fromkeys(Refusal, 0)
         self.retries = 0
+        self.continued = 0
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.completed_output_tokens = 0
@@ -166,6 +170,10 @@ class Gauges(Protocol):
         """``(pool, replica, permits, KV tokens)``."""
         ...
 
+    def ejected(self) -> Iterable[tuple[str, int, int]]:
+        """``(pool, replicas out of routing, ejections so far)``."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -196,6 +204,9 @@ class GatewayCollector(Collector):
             "retries": CounterMetricFamily(
                 "forebay_retries", "Tries on another replica before the first content.", labels=["pool", "tier"]
             ),
+            "continued": CounterMetricFamily(
+                "forebay_continued", "Streams continued on another replica after their first content.", labels=["pool", "tier"]
+            ),
             "prompt_tokens": CounterMetricFamily("forebay_prompt_tokens", "Prompt tokens of ended requests.", labels=["pool", "tier"]),
             "output_tokens": CounterMetricFamily("forebay_output_tokens", "Output tokens of ended requests.", labels=["pool", "tier"]),
             "response_bytes": CounterMetricFamily("forebay_response_bytes", "Bytes read from engines.", labels=["pool", "tier"]),
@@ -224,7 +235,7 @@ class GatewayCollector(Collector):
         yield ttft
         yield wait
 
-    def _now(self) -> Iterator[GaugeMetricFamily]:
+    def _now(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         waiting = GaugeMetricFamily("forebay_waiting", "Requests in the lane.", labels=["pool", "tier"])
         tokens = GaugeMetricFamily("forebay_waiting_tokens", "Tokens in the lane.", labels=["pool", "tier"])
         permits = GaugeMetricFamily("forebay_permits", "Requests in flight on the replica.", labels=["pool", "replica"])
@@ -236,6 +247,12 @@ class GatewayCollector(Collector):
             permits.add_metric([pool, replica], count)
             kv_tokens.add_metric([pool, replica], held)
         yield from (waiting, tokens, permits, kv_tokens)
+        out = GaugeMetricFamily("forebay_ejected_replicas", "Replicas out of routing as outliers.", labels=["pool"])
+        ejections = CounterMetricFamily("forebay_ejections", "Replicas ejected as outliers.", labels=["pool"])
+        for pool, replicas, total in self._gauges.ejected():
+            out.add_metric([pool], replicas)
+            ejections.add_metric([pool], total)
+        yield from (out, ejections)
         yield GaugeMetricFamily("forebay_client_connections", "Open client connections.", value=self._gauges.connections())
         yield GaugeMetricFamily("forebay_bodies_bytes", "Request bodies held.", value=self._gauges.bodies_bytes())
 

@@ -1,55 +1,38 @@
-"""One request's way through: waiting, sent, answered; and back to the queue while nothing of an answer is out.
+"""One request's way through: waiting, sent, answered; and back to the queue where its replica fails it.
 
 The client's connection and the engine's exchange call in here, and nothing else writes to the client meanwhile. Up to
 the first content every failure can be tried on another replica, and the client sees only that it took longer. After
-it, a failure ends the stream with a proper error event: never a silent truncation. The permit lasts until the engine's
-last byte, a refusal, or the client's leaving, whichever comes first; each of the three ends it exactly once.
+it, another replica goes on with the answer where it can do so exactly (`recovery`), and else a failure ends the stream
+with a proper error event: never a silent truncation. The permit lasts until the engine's last byte, a refusal, or the
+client's leaving, whichever comes first; each of the three ends it exactly once (`ending`).
 """
-
-from functools import lru_cache
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS
-from forebay.domain.shape import Shape, Usage
-from forebay.gateway.answers import (
-    DONE_EVENT,
-    LAST_CHUNK,
-    ErrorReply,
-    chunk,
-    passed_answer,
-    retry_after_real_s,
-    unavailable,
-)
-from forebay.gateway.call import CallState, nothing
+from forebay.domain.shape import Shape
+from forebay.gateway.answers import ErrorReply, passed_answer, retry_after_real_s
+from forebay.gateway.asking import asking
+from forebay.gateway.continuing import plan
+from forebay.gateway.desk import UNKNOWN_CONTEXT_TOKENS
+from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
-from forebay.gateway.sse import EventStream, Trouble
+from forebay.gateway.recovery import Recovery
+from forebay.gateway.sse import EventStream
+from forebay.gateway.told import ContinuedStream, ToldStream
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
-RETRIES_MAX = 2
-"""Tries after the first, each on a replica not tried before."""
 REPORT_EVENTS = 32
 """Emitted tokens are reported to admission in steps of this many."""
-ENGINE_RETRY_AFTER_S = 5.0
-"""World seconds a client is asked to wait after engines failed its request."""
 
-HOSTS_MAX = 4096
-
-_RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
 # In names of their own: a member of an enum is looked up by a function call.
 _COMPLETE = End.COMPLETE
 _ABORTED = End.ABORTED
 _COMPLETED = Outcome.COMPLETED
-_TRUNCATED = Outcome.TRUNCATED
 
 
-@lru_cache(HOSTS_MAX)
-def _host(url: str) -> bytes:
-    return url.partition("//")[2].encode()
-
-
-class Call(CallState):
+class Call(Recovery):
     """One request inside the gateway: `http.Reply` for the client, `ports.ResponseSink` for the engine, `desk.Caller` for admission."""
 
     __slots__ = ()
@@ -58,7 +41,13 @@ class Call(CallState):
         """Queue it, under the promises of ``tier`` (its team's own, where it has some)."""
         self._estimate = shape
         self._arrived_s = now_s
-        self._ttft_promise_s = tier.ttft_s
+        self._ttft_s = self._ttft_promise_s = tier.ttft_s
+        limits = self._context.limits
+        self._idle_s = tier.idle_s or limits.idle_s
+        self._total_s = tier.total_s or limits.total_s
+        if self._ask.stream:
+            self._body, self._wants = asking(self._ask, self._body, self._pool.engine)
+        self._context.retries.arrived()
         self._meter.arrive(shape)
         self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s)
 
@@ -71,12 +60,18 @@ class Call(CallState):
             self._wait_counted = True
             self._meter.queue_wait.observe(now_s - self._arrived_s)
         self._sent_s = self._progress_s = now_s
+        self._replica = effect.replica_id
         self._replica_url = effect.url
+        if self._ask.stream:
+            self._first_due_s = now_s + self._pool.firsts.timeout_s(self._ttft_s)
         self._send()
 
     def refused(self, effect: Refuse) -> None:
         """Tell the client, in OpenAI's shape. Admission has already let go of the ticket."""
         answer = ANSWERS[effect.why]
+        if self._open:
+            self._truncate(f"The engine's answer broke off, and no other could go on with it: {answer.message}", let_go=True)
+            return
         wait_s = effect.retry_after_s
         context = self._context
         retry_after_s = None if wait_s is None else retry_after_real_s(wait_s, context.speed, context.chance)
@@ -107,39 +102,38 @@ class Call(CallState):
 
     # -- the engine ---------------------------------------------------------------------------------------------------
 
-    def _send(self) -> None:
-        url, request, body = self._replica_url, self._request, self._body
-        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
-            request.target,
-            _host(url),
-            request.facts.forwarded,
-            self._request_id,
-            len(body),
-            body,
-        )
-        try:
-            self._exchange = self._context.upstream.send(url, wire, self)
-        except ValueError as error:  # an address that is none: another replica may have one
-            self._failed(End.CONNECT_FAILED, str(error))
-            return
-        if self._paused:
-            self._exchange.pause()
-
     def head(self, head: ResponseHead) -> None:
         """Decide what kind of answer this is; nothing is sent yet."""
         status = head.status
-        if status >= 500 or status == 429:
+        passed = self._context.passed_heads.of(head)
+        streams = passed.events and status == 200 and self._ask.stream
+        if status >= 500 or status == 429 or (self._open and not streams):
             self._failure = head
             self.data = self._take
             return
         self._answer = head
-        passed = self._passed = self._context.passed_heads.of(head)
-        if passed.events and status == 200 and self._ask.stream:
-            stream = self._stream = EventStream(head.chunked, self._request.modern)
-            stream.attend_at = REPORT_EVENTS
+        if streams:
+            stream = self._stream = self._stream_of(head)
+            stream.attend_at = 1 if self._open else REPORT_EVENTS
             self.data = stream.attach(self._connection.write, self._take_stream)
-        else:
+        if not self._open:
+            self._passed = passed
+        if not streams:
             self.data = self._take
+
+    def _stream_of(self, head: ResponseHead) -> EventStream:
+        """What takes this stream's reads."""
+        ask, wants, modern = self._ask, self._wants, self._request.modern
+        if self._open:
+            emitted = self._emitted
+            assert emitted is not None
+            return ContinuedStream(head.chunked, modern, emitted, self._translation(emitted))
+        if not (wants.ids or wants.running_usage or ask.return_token_ids):
+            return EventStream(head.chunked, modern, wants.usage)
+        stop = ask.stop
+        stops = Stops([stop] if isinstance(stop, str) else stop, bool(ask.include_stop_str_in_output)) if stop else None
+        self._emitted = Emitted(stops)
+        return ToldStream(head.chunked, modern, wants, self._emitted)
 
     def _take_stream(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         """What is not a plain event on its way through."""
@@ -154,8 +148,22 @@ class Call(CallState):
             self._stream_trouble(stream, stream.trouble)
         elif stream.events >= stream.attend_at:
             self._pool.admission.emitted(self.ticket, stream.events - self._reported)
+            if self._open and not self._reported:
+                self._context.desk.first_token(self._pool, self, self._context.desk.clock.now_s())
             self._reported = stream.events
             stream.attend_at = stream.events + REPORT_EVENTS
+            if self._emitted is not None:
+                self._hold(self._emitted)
+
+    def _hold(self, emitted: Emitted) -> None:
+        """Count what is held of token ids against the bound of all; what finds no room isn't held."""
+        if emitted.missing:
+            emitted.forget(emitted.missing)
+        more = emitted.size_bytes - emitted.held
+        if self._context.held_ids.grow(more):
+            emitted.held += more
+        else:
+            emitted.forget("too many token ids are held")
 
     def end(self, end: End, detail: str) -> None:
         """The exchange is over; that we aborted it ourselves is no news."""
@@ -172,8 +180,6 @@ class Call(CallState):
             else:
                 self._open_stream(piece)
             self._completed()
-        elif self._open:
-            self._truncate(f"The engine's answer broke off ({end}).")
         else:
             self._failed(end, detail)
 
@@ -184,38 +190,24 @@ class Call(CallState):
         now_s = self._context.desk.clock.now_s()
         if not self._paused:
             self._first_s = now_s
+        self._pool.firsts.took(now_s - self._sent_s)
+        self._context.desk.served(self._pool, self._replica, now_s)
+        if self._emitted is not None:
+            self._prepare(self._emitted)
         self._write_head(piece, None, self._request.modern)
         self._meter.first_content(now_s - self._arrived_s, self._ttft_promise_s)
         self._context.desk.first_token(self._pool, self, now_s)
 
-    def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:
-        if self._over:
-            return
-        error = stream.error
-        said = (error.message if error is not None else None) or f"The engine did not finish its answer ({trouble})."
-        if self._open:
-            self._truncate(said)
-            return
-        self._drop_exchange()
-        code = error.code if error is not None else None
-        if isinstance(code, int) and 400 <= code < 500 and code != 429:
-            reply = ErrorReply(code, (error and error.type) or "invalid_request_error", str(code), said, error.param if error else None)
-            self._end(Outcome.REFUSED_BY_ENGINE, None)
-            self._refuse(reply)
+    def _prepare(self, emitted: Emitted) -> None:
+        """Before the body is let go: how the answer would be continued."""
+        pool = self._pool
+        known = pool.context_tokens if pool.context_tokens < UNKNOWN_CONTEXT_TOKENS else None
+        made = plan(self._body, self._target.partition(b"?")[0], self._ask, known) if pool.engine.tells_ids else "its pool says so"
+        if isinstance(made, str):
+            emitted.forget(made)
         else:
-            self._try_elsewhere(said)
-
-    def _truncate(self, message: str) -> None:
-        """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
-        stream, connection = self._stream, self._connection
-        self._end(_TRUNCATED, self._counted_usage())
-        self._context.truncated(self._pool.name, message)
-        if stream is None:
-            connection.abort()
-            return
-        error = ErrorReply(502, "server_error", "stream_truncated", message).event() + DONE_EVENT
-        connection.write(chunk(error) + LAST_CHUNK if self._request.modern else error)
-        connection.finish(self._keep_alive)
+            self._plan = made
+            self._hold(emitted)
 
     # -- whole answers and failures -----------------------------------------------------------------------------------
 
@@ -244,7 +236,10 @@ class Call(CallState):
         outcome = _COMPLETED
         if head is None:
             status = self._failure.status if self._failure is not None else 502
-            self._try_elsewhere(f"The engine answered {status}.")
+            if self._open:
+                self._broken(f"The engine that was to go on answered {status}.")
+            else:
+                self._try_elsewhere(f"The engine answered {status}.", blame=status != 429)
             return
         if self._stream is not None:
             usage = self._counted_usage()
@@ -260,116 +255,9 @@ class Call(CallState):
                 self._write_head(body, len(body), False)
             if head.status >= 400:
                 outcome = Outcome.REFUSED_BY_ENGINE
+        self._context.desk.served(self._pool, self._replica, self._context.desk.clock.now_s())
         self._end(outcome, usage)
         self._connection.finish(self._keep_alive)
-
-    def _failed(self, end: End, detail: str) -> None:
-        """Nothing of an answer is out."""
-        if end is End.STALE and not self._resent:
-            self._resent = True
-            self._forget_answer()
-            self._send()
-        elif end in _RETRYABLE:
-            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).")
-        elif end is End.TIMEOUT:
-            self._give_up(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
-        else:
-            self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
-
-    def _try_elsewhere(self, message: str) -> None:
-        """Back to the head of its lane; admission refuses it where no other replica is left."""
-        if self._retries >= RETRIES_MAX:
-            wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
-            self._give_up(unavailable(message, "engines_failed", wait_s))
-            return
-        self._retries += 1
-        self._meter.retries += 1
-        self._resent = False
-        self._forget_answer()
-        desk = self._context.desk
-        desk.retry(self._pool, self, desk.clock.now_s())
-
-    def _forget_answer(self) -> None:
-        self._wire_bytes = self._bytes_read()
-        self._stream = self._whole = self._answer = self._failure = None
-        self._only = b""
-        self.data = nothing
-
-    def _give_up(self, error: ErrorReply) -> None:
-        self._end(Outcome.FAILED, None)
-        self._refuse(error)
-
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    def sweep(self, now_s: float) -> None:
-        """An engine that is silent for too long, or a client that reads nothing, ends the call."""
-        promise_s = self._ttft_promise_s
-        if promise_s is not None and self._ask.stream and not self._open and now_s - self._arrived_s > promise_s:
-            # Missed already, though no first content has come: one that never comes must not look like none was late.
-            self._meter.ttft_missed += 1
-            self._ttft_promise_s = None
-        if self._exchange is None:
-            return
-        limits = self._context.limits
-        wire_bytes = self._bytes_read()
-        if wire_bytes != self._progress_bytes:
-            self._progress_bytes = wire_bytes
-            self._progress_s = now_s
-        silent = now_s - self._progress_s > limits.idle_s
-        if self._paused and silent:
-            self._connection.abort()
-        elif silent or now_s - self._sent_s > limits.total_s:
-            self._drop_exchange()
-            if self._open:
-                self._truncate("The engine did not go on in time.")
-            else:
-                self._failed(End.TIMEOUT, "")
-
-    def _end(self, outcome: Outcome, usage: Usage | None, *, abandon: bool = False) -> None:
-        """Once per call: settle the meters, let go of the permit, stop the engine if it still runs."""
-        self._over = True
-        if self._exchange is not None:
-            self._drop_exchange()
-        meter, pool, desk, stream = self._meter, self._pool, self._context.desk, self._stream
-        meter.outcomes[outcome] += 1
-        meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
-        now_s = desk.clock.now_s()
-        if usage is not None:
-            meter.prompt_tokens += usage.prompt_tokens
-            meter.output_tokens += usage.output_tokens
-            if outcome is _COMPLETED:
-                meter.completed_output_tokens += usage.output_tokens
-                sequences = self._ask.n or 1
-                if self._first_s is not None:
-                    # The last content came just before the end, so nothing is looked at per event.
-                    meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
-                if usage.exact and pool.should_learn():
-                    desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences)
-        self._body = b""
-        if stream is not None:
-            if outcome is _TRUNCATED:
-                meter.itl_missed += 1
-            self._stream = None  # it knows this call, and this call it
-        self.data = nothing
-        if abandon:
-            desk.abandon(pool, self, now_s)
-        else:
-            desk.finish(pool, self, usage, now_s)
-
-    def _bytes_read(self) -> int:
-        return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)
-
-    def _drop_exchange(self) -> None:
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.abort()
-
-    def _counted_usage(self) -> Usage | None:
-        """What was seen of a stream that told no usage."""
-        stream = self._stream
-        if stream is None:
-            return None
-        return stream.usage or Usage(self._estimate.prompt_tokens, stream.events, exact=False)
 
     def _write_head(self, first: bytes, length: int | None, chunked: bool) -> None:
         """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
@@ -379,6 +267,3 @@ class Call(CallState):
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first))
         self._body = b""
         connection.release(self._request)
-
-    def _refuse(self, error: ErrorReply) -> None:
-        self._connection.refuse(error, b"x-request-id: %b\r\n" % self._request_id)

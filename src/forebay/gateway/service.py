@@ -10,16 +10,21 @@ from collections.abc import Callable, Iterable
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from forebay.admission.outliers import Effect as Ejection
+from forebay.admission.outliers import Eject, Readmit
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
 from forebay.gateway.body import ENGINE_TIERS, decode, rewritten
+from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.desk import Desk, PoolDesk
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.meters import TierMeter, registry
+from forebay.gateway.prober import Prober
 from forebay.gateway.relay import Call
 from forebay.gateway.request import Request
+from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.roster import static_roster
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.events import EventSink
@@ -50,7 +55,9 @@ class Gateway:
         self.speed = clock.speed
         self.name = name
         self.passed_heads = PassedHeads()
-        self.desk = Desk(spec, clock)
+        self.retries = RetryBudget()
+        self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
+        self.desk = Desk(spec, clock, self._on_ejection)
         self.http = HttpServer(spec.limits, self._handle)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
@@ -61,6 +68,7 @@ class Gateway:
         self._roster = Roster(0, 0, 0.0, ())
         self._urls: frozenset[str] = frozenset()
         self._sweeper: TimerHandle | None = None
+        self._prober = Prober(upstream)
         self._truncations = 0
         self._truncation = ("", "")
         self._models = _models(spec, self.desk)
@@ -103,6 +111,7 @@ class Gateway:
             self._sweeper.cancel()
             self._sweeper = None
         self.http.close()
+        await self._prober.close()
         await self.upstream.close()
         self.desk.close()
 
@@ -171,6 +180,27 @@ class Gateway:
         """A stream was broken off; told once a sweep, however many there were."""
         self._truncations += 1
         self._truncation = (pool, why)
+
+    def abort_by_id(self, url: str, path: bytes, request_id: bytes) -> None:
+        """Tell an engine that doesn't notice that a request is over."""
+        self._prober.abort(url, path, request_id)
+
+    def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
+        """The text of tokens, as an engine tells it."""
+        self._prober.detokenize(url, model, ids, done)
+
+    def ejected(self) -> Iterable[tuple[str, int, int]]:
+        """Replicas out of routing, and ejections so far, by pool."""
+        return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]
+
+    def _on_ejection(self, pool: PoolDesk, effect: Ejection) -> None:
+        if isinstance(effect, Eject):
+            self._emit("replica_ejected", f"{effect.replica} for {effect.for_s:g} s: {effect.why}", pool.name)
+        elif isinstance(effect, Readmit):
+            self._emit("replica_readmitted", f"{effect.replica} answers again", pool.name)
+        else:
+            url = next((replica.url for replica in pool.roster.replicas if replica.id == effect.replica), "")
+            self._prober.probe(url, pool.model, lambda well: self.desk.probed(pool, effect.replica, well))
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

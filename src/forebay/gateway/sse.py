@@ -15,6 +15,7 @@ import msgspec
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
+from forebay.gateway.events import EngineError, Event, complete_bytes, data_of, decode_event
 
 Data = Callable[[bytes], None]
 Sink = Callable[[bytes, bytes, bool, bool], None]
@@ -41,57 +42,6 @@ class Trouble(StrEnum):
     """One event is longer than may be held back."""
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()
-    function_call: msgspec.Raw = msgspec.Raw()
-
-
-class _Choice(msgspec.Struct):
-    delta: _Delta | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class UsageFields(msgspec.Struct):
-    """OpenAI's ``usage`` object, as far as it is read."""
-
-    prompt_tokens: int | None = 0
-    completion_tokens: int | None = 0
-    prompt_tokens_details: _Details | None = None
-
-    def usage(self) -> Usage:
-        """As a value of the domain."""
-        details = self.prompt_tokens_details
-        return Usage(self.prompt_tokens or 0, self.completion_tokens or 0, (details.cached_tokens or 0) if details else 0)
-
-
-class EngineError(msgspec.Struct):
-    """vLLM's ``code`` is a number (the status); others send a string or nothing."""
-
-    message: str | None = None
-    type: str | None = None
-    param: str | None = None
-    code: int | str | None = None
-
-
-class _Event(msgspec.Struct):
-    choices: list[_Choice] = []
-    usage: UsageFields | None = None
-    error: EngineError | str | None = None
-
-
-_decode = msgspec.json.Decoder(_Event).decode
-_EMPTY = (b"", b"null", b"[]", b"{}")
-
-
 class EventStream:
     """Feed it reads, send what it returns. ``chunked``: engine and client both speak chunked framing, so bytes may pass as they are."""
 
@@ -101,6 +51,7 @@ class EventStream:
         "_alike",
         "_attend",
         "_before",
+        "_drops_usage",
         "_held",
         "_held_bytes",
         "_last_event",
@@ -116,6 +67,7 @@ class EventStream:
         "done",
         "error",
         "events",
+        "finishes",
         "good",
         "opened",
         "trouble",
@@ -126,7 +78,9 @@ class EventStream:
     _write: Data
     _attend: Sink
 
-    def __init__(self, engine_chunked: bool, client_chunked: bool) -> None:
+    def __init__(self, engine_chunked: bool, client_chunked: bool, drops_usage: bool = False) -> None:
+        """``drops_usage``: the chunk that has only usage is not for the client."""
+        self._drops_usage = drops_usage
         self._passes = engine_chunked and client_chunked
         self._reframe = client_chunked
         self._plain = False  # whole events in whole chunks may pass unread
@@ -147,6 +101,8 @@ class EventStream:
         """The response has ended, and is an answer."""
         self.events = 0
         """Events with content, about one token each."""
+        self.finishes = 0
+        """Choices that have ended."""
         self.attend_at = 0
         """With so many events ``data`` leaves the next read to ``attend``."""
         self.wire_bytes = 0
@@ -238,25 +194,30 @@ class EventStream:
         as_read = self._passes and self._aligned and whole and not self._tail
         self._aligned = whole
         text = self._tail + body if self._tail else body
-        cut = _complete_bytes(text)
+        cut = complete_bytes(text)
         if last and cut < len(text) and self.done:
             cut = len(text)  # what follows [DONE] means nothing, and need not be an event
         complete, self._tail = text[:cut], text[cut:]
         passed = self._inspect(complete)
         if self._held_bytes + len(self._tail) > HELD_BYTES_MAX and self.trouble is None:
             self.trouble = Trouble.TOO_LONG
+        as_read = as_read and passed is complete and not self._tail
         if self.trouble is None and last:
-            return self._finish(wire if as_read and not self._tail else None, complete)
-        if passed is complete and as_read and not self._tail:
+            return self._finish(wire if as_read else None, passed)
+        if as_read:
             return self._send_or_hold(wire)
         return self._send_or_hold(self._framed(passed))
 
-    def _finish(self, wire: bytes | None, complete: bytes) -> bytes:
+    def counted(self) -> Usage | None:
+        """Tokens so far, where the engine tells them."""
+        return self.usage
+
+    def _finish(self, wire: bytes | None, passed: bytes) -> bytes:
         if not self.done and _FINISHED.search(self._last_event) is None:
             self.trouble = Trouble.UNFINISHED
-            return self._send_or_hold(self._framed(complete))
+            return self._send_or_hold(self._framed(passed))
         self.good = self.opened = True  # a good stream without content is an answer too
-        end = wire if wire is not None else self._framed(complete) + (LAST_CHUNK if self._reframe else b"")
+        end = wire if wire is not None else self._framed(passed) + (LAST_CHUNK if self._reframe else b"")
         self.done = False
         return self._send_or_hold(end)
 
@@ -278,68 +239,63 @@ class EventStream:
         return chunk(events) if self._reframe else events
 
     def _inspect(self, complete: bytes) -> bytes:
-        """Look at every event; returns ``complete`` itself, or the part before the event that went wrong."""
-        start = 0
+        """Look at every event; returns ``complete`` itself, or what is sent of it: nothing of an event that went wrong, or after it."""
+        start = sent = 0
+        parts: list[bytes] = []
         for match in _EVENT_END.finditer(complete):
-            self._inspect_event(complete[start : match.start()])
+            end = match.end()
+            other = self._inspect_event(complete[start : match.start()])
             if self.trouble is not None:
-                return complete[:start]
-            start = match.end()
-        return complete
+                break
+            if other is not None:
+                parts += (complete[sent:start], other)
+                sent = end
+            start = end
+        if start == len(complete) and not sent:
+            return complete
+        parts.append(complete[sent:start])
+        return b"".join(parts)
 
-    def _inspect_event(self, event: bytes) -> None:
-        data = _data_of(event)
+    def _inspect_event(self, event: bytes) -> bytes | None:
+        """Look at one; returns what is sent in its place, or None: itself."""
+        data = data_of(event)
         if data == b"[DONE]":
             self.done = True
-            return
+            return None
         if not data:
-            return
+            return None
         try:
-            parsed = _decode(data)
+            parsed = decode_event(data)
         except msgspec.DecodeError:
-            parsed = None  # not the shape we know: the client may know it
-        if parsed is None:
-            self._content(event)
-        elif parsed.error:
+            self._content(event)  # not the shape we know: the client may know it
+            return None
+        if parsed.error:
             self.error = EngineError(parsed.error) if isinstance(parsed.error, str) else parsed.error
             self.trouble = Trouble.ERROR_EVENT
-        else:
-            content = False
-            for choice in parsed.choices:
-                if choice.finish_reason == "abort":
-                    self.trouble = Trouble.ABORTED
-                content = content or _has_content(choice)
-            if content and self.trouble is None:
-                self._content(event)
-        if parsed is not None and parsed.usage is not None:
+            return None
+        content = False
+        for choice in parsed.choices:
+            if choice.finish_reason == "abort":
+                self.trouble = Trouble.ABORTED
+            elif choice.finish_reason:
+                self.finishes += 1
+            content = content or choice.has_content
+        if self.trouble is not None:
+            return None
+        if content:
+            self._content(event)
+        return self._told(event, parsed)
+
+    def _told(self, event: bytes, parsed: Event) -> bytes | None:
+        """An event that is one; see `_inspect_event`."""
+        del event
+        if parsed.usage is not None:
             self.usage = parsed.usage.usage()
+            if self._drops_usage and not parsed.choices:
+                return b""
+        return None
 
     def _content(self, event: bytes) -> None:
         self.opened = True
         self.events += 1
         self._last_event = event
-
-
-def _has_content(choice: _Choice) -> bool:
-    delta = choice.delta
-    if choice.text or choice.finish_reason:
-        return True
-    if delta is None:
-        return False
-    plain = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal
-    return bool(plain) or bytes(delta.tool_calls) not in _EMPTY or bytes(delta.function_call) not in _EMPTY
-
-
-def _complete_bytes(text: bytes) -> int:
-    """How many bytes of ``text`` are complete events."""
-    if text.endswith(b"\n\n"):
-        return len(text)
-    return max(text.rfind(b"\n\n") + 2, text.rfind(b"\n\r\n") + 3, 2) if text.find(b"\n\n") >= 0 or text.find(b"\n\r\n") >= 0 else 0
-
-
-def _data_of(event: bytes) -> bytes:
-    """The event's data lines, joined; empty for a comment or a keep-alive."""
-    if event.startswith(b"data: ") and _NEWLINE not in event:
-        return event[6:].strip()
-    lines = (line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
-    return b"\n".join(lines)

@@ -7,7 +7,7 @@ import msgspec
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
-from forebay.gateway.sse import UsageFields
+from forebay.gateway.events import UsageFields
 from forebay.ports.upstream import ResponseHead
 
 HELD_BYTES_MAX = 1024 * 1024

@@ -61,6 +61,14 @@ ENGINE = Record(
             "Answers 200 once the engine can serve.",
             "health_path",
         ),
+        Field(
+            "continue",
+            Flag(),
+            "Continue a cut answer on another replica, from the token ids that vLLM tells.",
+            "continues",
+            default="engines with vLLM's metrics",
+        ),
+        Field("abort_by_id", Flag(), "Tell the engine by POST /abort_requests of a client that left.", "abort_by_id"),
         Field("ready_timeout", duration(above=True, example="15m"), "A start that takes longer has failed.", "ready_timeout_s"),
         Field("stop_grace", duration(example="10s"), "From SIGTERM to a second SIGTERM, and again to SIGKILL.", "stop_grace_s"),
     ),
@@ -181,6 +189,10 @@ TIER = Record(
         Field("ttft", duration(above=True, example="1s"), "Time to first token.", "ttft_s"),
         Field("longest_wait", duration(above=True, example="30s"), "A request that would wait longer is refused.", "longest_wait_s"),
         Field("preemptible", Flag(), "May be interrupted, and is never a reason to scale.", "preemptible"),
+        Field(
+            "idle", duration(above=True, example="1m"), "Longest silence of an engine inside an answer.", "idle_s", default="`limits.idle`"
+        ),
+        Field("total", duration(above=True, example="1h"), "Longest answer.", "total_s", default="`limits.total`"),
     ),
     Tier,
 )

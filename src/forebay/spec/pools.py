@@ -13,7 +13,7 @@ from forebay.spec.profiles import on_hardware
 from forebay.spec.records import Got, Item
 from forebay.spec.types import EngineKind, Hardware, Pool, Scaling, Slo
 
-_ATTACHED_TOO = frozenset({"metrics", "health"})
+_ATTACHED_TOO = frozenset({"metrics", "health", "continue", "abort_by_id"})
 """Engine settings that make sense for engines that already run."""
 
 

@@ -42,6 +42,10 @@ class Tier(msgspec.Struct, frozen=True):
     ttft_s: float
     longest_wait_s: float
     preemptible: bool = False
+    idle_s: float | None = None
+    """Longest silence of an engine inside an answer; None: the gateway's ``limits``."""
+    total_s: float | None = None
+    """Longest answer; None: the gateway's ``limits``."""
 
 
 class Spill(msgspec.Struct, frozen=True):
@@ -103,9 +107,24 @@ class EngineKind(msgspec.Struct, frozen=True):
     metrics: str = "vllm"
     """Whose metric names the engine's page uses: ``vllm`` | ``llamacpp``."""
     health_path: str = "/health"
+    continues: bool | None = None
+    """Whether an answer that is cut is continued on another replica, from the token ids that vLLM tells
+    (``return_token_ids``). None: where the engine's metrics are vLLM's."""
+    abort_by_id: bool = False
+    """Whether an engine that doesn't notice a client's leaving is told by ``POST /abort_requests``, as vLLM takes it."""
     ready_timeout_s: float = 900.0
     stop_grace_s: float = 10.0
     """From SIGTERM to the second SIGTERM, and again to SIGKILL."""
+
+    @property
+    def tells_ids(self) -> bool:
+        """Token ids may be asked of it."""
+        return self.tells_running_usage if self.continues is None else self.continues
+
+    @property
+    def tells_running_usage(self) -> bool:
+        """It knows ``continuous_usage_stats``."""
+        return self.metrics == "vllm"
 
 
 class Scaling(msgspec.Struct, frozen=True):

@@ -6,7 +6,9 @@ import json
 import msgspec
 import pytest
 
-from forebay.gateway.relay import REPORT_EVENTS, RETRIES_MAX
+from forebay.gateway.meters import Outcome
+from forebay.gateway.recovery import RETRIES_MAX
+from forebay.gateway.relay import REPORT_EVENTS
 from forebay.gateway.whole import HELD_BYTES_MAX
 from forebay.spec.types import Limits
 from forebay.testing.loop import network
@@ -91,7 +93,7 @@ def test_a_whole_answer_passes_unchanged(world):
 def test_a_stream_passes_event_by_event(world):
     async def test(front):
         client = await front.client()
-        client.send("/v1/chat/completions", STREAM)
+        client.send("/v1/chat/completions", {**STREAM, "stream_options": {"include_usage": True}})
         head = await client.head()
         assert "text/event-stream" in head
         assert "transfer-encoding: chunked" in head
@@ -495,6 +497,8 @@ def test_a_reader_that_stops_is_dropped_in_the_end(world):
         await front.sleep(60)
         assert front.permits == 0
         assert not front.engines[0].open
+        outcomes = front.gateway.desk.pools["chat"].meters["interactive"].outcomes
+        assert (outcomes[Outcome.CLIENT_SLOW], outcomes[Outcome.CLIENT_GONE]) == (1, 0)
 
     world(test, pours, limits=Limits(idle_s=20.0))
 
@@ -562,6 +566,24 @@ def test_a_stream_that_goes_on_is_not_silent_but_not_endless_either(world):
     world(test, tokens(1000, pause_s=1.0), limits=Limits(idle_s=20.0, total_s=100.0))
 
 
+def test_a_tier_may_be_less_patient_than_the_gateway(world, spec):
+    hasty = msgspec.structs.replace(spec.tiers[0], idle_s=3.0, total_s=40.0)
+    tiers = (hasty, *spec.tiers[1:])
+
+    async def test(front):
+        for tier, ends_s in (("interactive", 3.0), ("standard", 20.0)):
+            asked_s = front.clock.now_s()
+            answer = await front.ask({**STREAM, "service_tier": tier})
+            assert "error" in answer.events()[-2]
+            assert ends_s < front.clock.now_s() - asked_s < ends_s + 2.5
+        front.engines[0].script = tokens(1000, pause_s=1.0)
+        asked_s = front.clock.now_s()
+        await front.ask(STREAM)
+        assert 40 < front.clock.now_s() - asked_s < 43
+
+    world(test, stream_hangs, spec=msgspec.structs.replace(spec, tiers=tiers), limits=Limits(idle_s=20.0))
+
+
 def test_world_seconds_run_faster_than_real_ones(world):
     async def test(front):
         loop_s = asyncio.get_running_loop().time()
@@ -618,7 +640,7 @@ MOODS = (
 async def moody(seen, answer):
     """Fails in every way, by the request's number; never a stream for one who asked for none."""
     body = seen.json()
-    number = body["number"]
+    number = body.get("number", 0)  # a probe has none
     await asyncio.sleep(0.01 * (number % 5))
     if number % 7 == 0:
         answer.cut()

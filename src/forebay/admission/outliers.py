@@ -1,0 +1,182 @@
+"""Replicas that answer fast but wrong, or have stopped, leave routing for a growing time and are probed back.
+
+Health checks do not see them: vLLM answers 500 to every new request while it drains, and nothing at all while it is
+wedged, with ``/health`` at 200 all along. What is seen is how requests end. So many failures in a row, with no success
+between them, eject a replica; one that stalls is ejected at once. After its time it is probed with a small request, and
+comes back with a good answer. However bad all of them look, only a share of a pool is ever out: where everything fails,
+the fault is elsewhere, and a router that routes nowhere helps nobody.
+
+A machine: calls in, effects out, no I/O; one owner.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+FAILURES_IN_A_ROW = 3
+EJECTED_SHARE_MAX = 0.5
+"""Of a pool's replicas, rounded down; a pool of one ejects none."""
+EJECT_S = 5.0
+"""The first time out, world seconds; it doubles with each ejection that follows…"""
+EJECT_S_MAX = 300.0
+GOOD_FOR_S = 300.0
+"""…until the replica has been good for so long."""
+
+
+class Eject(msgspec.Struct, frozen=True):
+    """Give this replica no new requests. ``stalled``: what it has should be moved, too."""
+
+    replica: str
+    why: str
+    for_s: float
+    stalled: bool
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Send this replica a small request, and say by ``probed`` how it went."""
+
+    replica: str
+
+
+class Readmit(msgspec.Struct, frozen=True):
+    """Give this replica requests again."""
+
+    replica: str
+
+
+Effect = Eject | Probe | Readmit
+
+
+class _Record:
+    """What is remembered of one replica."""
+
+    __slots__ = ("ejected", "failures", "out_until_s", "probing", "readmitted_s")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.ejected = 0
+        """Times, since it was last good for long."""
+        self.out_until_s: float | None = None
+        """None: it is in routing."""
+        self.probing = False
+        self.readmitted_s = 0.0
+
+
+class Outliers:
+    """The replicas of one pool. ``roster`` names them; replicas it doesn't know are ignored."""
+
+    def __init__(self) -> None:
+        self.ejections_total = 0
+        self.suspects: set[str] = set()
+        """Replicas with a failure on record that are in routing: only of these is a success news."""
+        self._records: dict[str, _Record] = {}
+
+    def roster(self, replicas: Iterable[str]) -> list[Effect]:
+        """These are the pool's from now on. Where that leaves too many out, those out longest are probed now."""
+        self._records = {replica: self._records.get(replica) or _Record() for replica in replicas}
+        self.suspects.intersection_update(self._records)
+        out = self.out
+        effects: list[Effect] = []
+        for replica in sorted(out, key=lambda each: self._records[each].out_until_s or 0.0)[: max(0, len(out) - self._out_max)]:
+            self._readmit(replica, self._records[replica], effects)
+        return effects
+
+    @property
+    def out(self) -> list[str]:
+        """Replicas that are ejected."""
+        return [replica for replica, record in self._records.items() if record.out_until_s is not None]
+
+    def good(self, replica: str, now_s: float) -> None:
+        """It answered a request, or began to."""
+        record = self._records.get(replica)
+        if record is None or record.out_until_s is not None:
+            return
+        record.failures = 0
+        if now_s - record.readmitted_s >= GOOD_FOR_S:
+            record.ejected = 0
+        self.suspects.discard(replica)
+
+    def bad(self, replica: str, why: str, now_s: float) -> list[Effect]:
+        """It failed a request by a fault of its own."""
+        record = self._records.get(replica)
+        if record is None or record.out_until_s is not None:
+            return []
+        record.failures += 1
+        self.suspects.add(replica)
+        if record.failures < FAILURES_IN_A_ROW:
+            return []
+        return self._eject(replica, record, why, now_s, stalled=False)
+
+    def stalled(self, replica: str, why: str, now_s: float) -> list[Effect]:
+        """None of its streams gets tokens."""
+        record = self._records.get(replica)
+        if record is None or record.out_until_s is not None:
+            return []
+        return self._eject(replica, record, why, now_s, stalled=True)
+
+    def advance(self, now_s: float) -> list[Effect]:
+        """Probe those whose time is over."""
+        effects: list[Effect] = []
+        for replica, record in self._records.items():
+            if record.out_until_s is not None and record.out_until_s <= now_s and not record.probing:
+                record.probing = True
+                effects.append(Probe(replica))
+        return effects
+
+    def probed(self, replica: str, well: bool, now_s: float) -> list[Effect]:
+        """How a probe went: back into routing, or out for longer."""
+        record = self._records.get(replica)
+        if record is None or record.out_until_s is None:
+            return []
+        record.probing = False
+        effects: list[Effect] = []
+        if well:
+            record.readmitted_s = now_s
+            self._readmit(replica, record, effects)
+        else:
+            record.ejected += 1
+            record.out_until_s = now_s + _time_out_s(record.ejected)
+        return effects
+
+    def next_deadline_s(self) -> float | None:
+        """When ``advance`` has something to do."""
+        due = [record.out_until_s for record in self._records.values() if record.out_until_s is not None and not record.probing]
+        return min(due, default=None)
+
+    def check(self) -> None:
+        """Raises AssertionError unless few enough are out, and suspects are in routing."""
+        assert len(self.out) <= self._out_max, f"{len(self.out)} of {len(self._records)} are out"
+        assert not self.suspects.intersection(self.out), "an ejected replica is only suspected"
+        assert self.suspects <= self._records.keys(), "a replica that left is suspected"
+        for replica, record in self._records.items():
+            assert record.failures < FAILURES_IN_A_ROW or self._full or record.out_until_s is not None, f"{replica} stays in for nothing"
+            assert not record.probing or record.out_until_s is not None, f"{replica} is probed though it is in routing"
+
+    @property
+    def _out_max(self) -> int:
+        return int(len(self._records) * EJECTED_SHARE_MAX)
+
+    @property
+    def _full(self) -> bool:
+        return len(self.out) >= self._out_max
+
+    def _eject(self, replica: str, record: _Record, why: str, now_s: float, *, stalled: bool) -> list[Effect]:
+        if self._full:
+            return []
+        record.ejected += 1
+        for_s = _time_out_s(record.ejected)
+        record.out_until_s = now_s + for_s
+        record.failures = 0
+        self.suspects.discard(replica)
+        self.ejections_total += 1
+        return [Eject(replica, why, for_s, stalled)]
+
+    def _readmit(self, replica: str, record: _Record, effects: list[Effect]) -> None:
+        record.out_until_s = None
+        record.probing = False
+        record.failures = 0
+        effects.append(Readmit(replica))
+
+
+def _time_out_s(times: int) -> float:
+    return float(min(EJECT_S_MAX, EJECT_S * 2 ** min(times - 1, 16)))

@@ -1,0 +1,104 @@
+"""How a call ends: settled once, its permit let go, its engine stopped; and what the client is told where it ends badly."""
+
+from forebay.domain.shape import Usage
+from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk
+from forebay.gateway.call import CallState, nothing
+from forebay.gateway.continuing import CHAT, ending
+from forebay.gateway.meters import Outcome
+
+_COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
+_TRUNCATED = Outcome.TRUNCATED
+
+
+class Ending(CallState):
+    """The last part of every way through."""
+
+    __slots__ = ()
+
+    def _end(self, outcome: Outcome, usage: Usage | None, *, abandon: bool = False, let_go: bool = False) -> None:
+        """Once per call: settle the meters, let go of the permit (unless admission has ``let_go``), stop the engine if it still runs."""
+        self._over = True
+        if self._exchange is not None:
+            self._drop_exchange()
+        meter, pool, desk, stream = self._meter, self._pool, self._context.desk, self._stream
+        meter.outcomes[outcome] += 1
+        meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
+        now_s = desk.clock.now_s()
+        if usage is not None:
+            meter.prompt_tokens += usage.prompt_tokens
+            meter.output_tokens += usage.output_tokens
+            if outcome is _COMPLETED:
+                meter.completed_output_tokens += usage.output_tokens
+                sequences = self._ask.n or 1
+                if self._first_s is not None:
+                    # The last content came just before the end, so nothing is looked at per event.
+                    meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
+                if usage.exact and pool.should_learn():
+                    desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences)
+        if outcome is _TRUNCATED and self._open:
+            meter.itl_missed += 1
+        self._body = b""
+        self._stream = None  # it knows this call, and this call it
+        if self._emitted is not None:
+            self._context.held_ids.held_bytes -= self._emitted.held
+            self._emitted = None
+        self.data = nothing
+        if abandon:
+            desk.abandon(pool, self, now_s)
+        elif not let_go:
+            desk.finish(pool, self, usage, now_s)
+
+    def _bytes_read(self) -> int:
+        return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)
+
+    def _drop_exchange(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.abort()
+            if self._pool.engine.abort_by_id:
+                self._context.abort_by_id(self._replica_url, self._target, self._request_id)
+
+    def _counted_usage(self) -> Usage | None:
+        """What was seen of a stream: as its engine told, or counted."""
+        stream, emitted = self._stream, self._emitted
+        told = stream.counted() if stream is not None else None
+        if told is not None:
+            return told
+        if emitted is not None and emitted.prompt_tokens:
+            return Usage(emitted.prompt_tokens, emitted.tokens)
+        return None if stream is None else Usage(self._estimate.prompt_tokens, stream.events, exact=False)
+
+    def _refuse(self, error: ErrorReply) -> None:
+        self._connection.refuse(error, b"x-request-id: %b\r\n" % self._request_id)
+
+    def _give_up(self, error: ErrorReply) -> None:
+        self._end(Outcome.FAILED, None)
+        self._refuse(error)
+
+    def _truncate(self, message: str, *, let_go: bool = False) -> None:
+        """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
+        connection, streams = self._connection, self._streams
+        self._end(_TRUNCATED, self._counted_usage(), let_go=let_go)
+        self._context.truncated(self._pool.name, message)
+        if not streams:
+            connection.abort()
+            return
+        error = ErrorReply(502, "server_error", "stream_truncated", message).event() + DONE_EVENT
+        connection.write(chunk(error) + LAST_CHUNK if self._request.modern else error)
+        connection.finish(self._keep_alive)
+
+    def _conclude(self) -> None:
+        """The client has every token and the finish reason; what its engine did not send any more is said in its place."""
+        stream, connection = self._stream, self._connection
+        usage = self._counted_usage()
+        last = DONE_EVENT
+        if self._emitted is not None and stream is not None and stream.usage is None:
+            last = ending(self._request.target.startswith(CHAT), self._ask, self._emitted, usage) + last
+        self._end(_COMPLETED, usage)
+        connection.write(chunk(last) + LAST_CHUNK if self._request.modern else last)
+        connection.finish(self._keep_alive)
+
+    @property
+    def _streams(self) -> bool:
+        """The client gets events."""
+        return self._stream is not None or self._emitted is not None

@@ -1,0 +1,30 @@
+"""How long a replica takes to begin its answers, as measured: one that takes much longer has hung.
+
+A running mean and mean deviation, as TCP keeps of its round trips (RFC 6298, alpha 1/8, beta 1/4, K = 4).
+"""
+
+FIRST_TTFT_FACTOR = 5.0
+"""A first content is waited for at least so many times the tier's promise…"""
+FIRST_S_MIN = 5.0
+"""…and so many world seconds."""
+
+
+class FirstContents:
+    """World seconds from sending to the first content, of one pool's streams."""
+
+    __slots__ = ("_deviation_s", "_mean_s")
+
+    def __init__(self) -> None:
+        self._mean_s = self._deviation_s = 0.0
+
+    def took(self, seconds: float) -> None:
+        """One was measured."""
+        if not self._mean_s:
+            self._mean_s, self._deviation_s = seconds, seconds / 2
+            return
+        self._deviation_s += (abs(seconds - self._mean_s) - self._deviation_s) / 4
+        self._mean_s += (seconds - self._mean_s) / 8
+
+    def timeout_s(self, ttft_s: float) -> float:
+        """After how long a request of a tier that promises ``ttft_s`` is given to another replica."""
+        return max(FIRST_S_MIN, FIRST_TTFT_FACTOR * ttft_s, 2 * (self._mean_s + 4 * self._deviation_s))

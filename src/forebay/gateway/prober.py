@@ -1,0 +1,101 @@
+"""Small requests of the gateway's own to engines: a probe of one that was ejected, the text of tokens, an abort by id.
+
+Each is one task with a bound on its time; what an engine answers to an abort is nobody's news.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+
+import msgspec
+
+from forebay.gateway.continuing import CHAT, PATH
+from forebay.ports.upstream import FetchFailed, Upstream, fetch
+
+PROBE_REAL_S = 5.0
+"""A probe without an answer by then has failed."""
+ANSWER_BYTES_MAX = 64 * 1024
+TASKS_MAX = 1024
+"""Under way at once; a probe beyond it has failed, an abort beyond it is left out."""
+TEXT_BYTES_MAX = 1024 * 1024
+_ABORT = b"/abort_requests"
+_DETOKENIZE = b"/detokenize"
+
+
+class _Text(msgspec.Struct):
+    prompt: str
+
+
+_decode_text = msgspec.json.Decoder(_Text).decode
+
+
+class Prober:
+    """One gateway's. Its tasks end with ``close``."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def probe(self, url: str, model: str, done: Callable[[bool], None]) -> None:
+        """Ask the engine at ``url`` for one token; ``done`` is told whether it answered anything but a failure."""
+        body = msgspec.json.encode({"model": model, "prompt": "ping", "max_tokens": 1})
+        if len(self._tasks) >= TASKS_MAX:
+            done(False)
+            return
+
+        async def run() -> None:
+            well = False
+            with contextlib.suppress(FetchFailed, ValueError):
+                status, _ = await fetch(self._upstream, url, _post(url, PATH, body), ANSWER_BYTES_MAX, PROBE_REAL_S)
+                # Any other refusal is of this request, as by an engine that only embeds.
+                well = status < 500 and status != 429
+            done(well)
+
+        self._start(run())
+
+    def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
+        """Ask the engine at ``url`` for the text of tokens (``ids``: in decimal, a comma after each); None: it doesn't say."""
+        body = b'{"model":%b,"tokens":[%b]}' % (msgspec.json.encode(model), ids[:-1])
+        if len(self._tasks) >= TASKS_MAX:
+            done(None)
+            return
+
+        async def run() -> None:
+            text = None
+            with contextlib.suppress(FetchFailed, ValueError, msgspec.DecodeError):
+                status, answer = await fetch(self._upstream, url, _post(url, _DETOKENIZE, body), TEXT_BYTES_MAX, PROBE_REAL_S)
+                text = _decode_text(answer).prompt if status == 200 else None
+            done(text)
+
+        self._start(run())
+
+    def abort(self, url: str, path: bytes, request_id: bytes) -> None:
+        """Have the engine at ``url`` forget a request by the id it made of ours."""
+        prefix = b"chatcmpl-" if path.startswith(CHAT) else b"cmpl-"
+        body = msgspec.json.encode({"request_ids": [(prefix + request_id).decode("latin-1")]})
+        if len(self._tasks) >= TASKS_MAX:
+            return
+
+        async def run() -> None:
+            with contextlib.suppress(FetchFailed, ValueError):
+                await fetch(self._upstream, url, _post(url, _ABORT, body), ANSWER_BYTES_MAX, PROBE_REAL_S)
+
+        self._start(run())
+
+    async def close(self) -> None:
+        """End what runs."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _post(url: str, path: bytes, body: bytes) -> bytes:
+    host = url.partition("//")[2].encode()
+    head = b"POST %b HTTP/1.1\r\nhost: %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % (path, host, len(body)) + body

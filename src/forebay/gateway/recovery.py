@@ -1,0 +1,252 @@
+"""What happens to a call whose replica fails it: sent elsewhere while nothing is out, continued elsewhere once something is.
+
+Every second try takes from one budget, goes to a replica not tried before, and there are few of them. Where an answer
+can't be continued exactly, the client is told so inside the stream.
+"""
+
+from abc import ABC, abstractmethod
+from functools import lru_cache
+
+from forebay.admission.effects import Dispatch, Refuse
+from forebay.gateway.answers import ErrorReply, chunk, retry_after_real_s, unavailable
+from forebay.gateway.call import nothing
+from forebay.gateway.continuing import CHAT, PATH, Translation
+from forebay.gateway.emitted import Emitted
+from forebay.gateway.ending import Ending
+from forebay.gateway.meters import Outcome
+from forebay.gateway.sse import EventStream, Trouble
+from forebay.ports.upstream import End, ResponseHead
+
+RETRIES_MAX = 2
+"""Tries after the first, each on a replica not tried before."""
+ENGINE_RETRY_AFTER_S = 5.0
+"""World seconds a client is asked to wait after engines failed its request."""
+HOSTS_MAX = 4096
+
+_RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
+
+
+@lru_cache(HOSTS_MAX)
+def _host(url: str) -> bytes:
+    return url.partition("//")[2].encode()
+
+
+class Recovery(Ending, ABC):
+    """Sending, and sending again."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def dispatch(self, effect: Dispatch) -> None:
+        """See `desk.Caller`."""
+
+    @abstractmethod
+    def refused(self, effect: Refuse) -> None:
+        """See `desk.Caller`."""
+
+    @abstractmethod
+    def head(self, head: ResponseHead) -> None:
+        """See `ports.ResponseSink`."""
+
+    @abstractmethod
+    def end(self, end: End, detail: str) -> None:
+        """See `ports.ResponseSink`."""
+
+    def _send(self) -> None:
+        url, request, body = self._replica_url, self._request, self._body
+        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            self._target,
+            _host(url),
+            request.facts.forwarded,
+            self._request_id,
+            len(body),
+            body,
+        )
+        try:
+            self._exchange = self._context.upstream.send(url, wire, self)
+        except ValueError as error:  # an address that is none: another replica may have one
+            self._failed(End.CONNECT_FAILED, str(error))
+            return
+        if self._paused:
+            self._exchange.pause()
+
+    def _failed(self, end: End, detail: str) -> None:
+        """The exchange ended without a whole answer."""
+        if end is End.STALE and not self._resent:
+            self._resent = True
+            self._forget_answer()
+            self._send()
+        elif self._open:
+            self._broken(f"The engine's answer broke off ({end}).")
+        elif end in _RETRYABLE:
+            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).")
+        elif end is End.TIMEOUT:
+            self._blame("time out")
+            self._give_up(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
+        else:
+            self._blame("no HTTP")
+            self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
+
+    def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:
+        if self._over:
+            return
+        error = stream.error
+        said = (error.message if error is not None else None) or f"The engine did not finish its answer ({trouble})."
+        if self._open:
+            self._drop_exchange()
+            self._broken(said)
+            return
+        self._drop_exchange()
+        code = error.code if error is not None else None
+        if isinstance(code, int) and 400 <= code < 500 and code != 429:
+            reply = ErrorReply(code, (error and error.type) or "invalid_request_error", str(code), said, error.param if error else None)
+            self._end(Outcome.REFUSED_BY_ENGINE, None)
+            self._refuse(reply)
+        else:
+            self._try_elsewhere(said, blame=code != 429)
+
+    def moved_from(self, replica: str, why: str) -> None:
+        """``replica`` has stopped working: go on elsewhere if it runs there."""
+        if self._exchange is None or self._over or self._replica != replica or not self._another():
+            return
+        self._drop_exchange()
+        if self._open:
+            self._broken(why)
+        else:
+            self._try_elsewhere(why, blame=False)
+
+    def _try_elsewhere(self, message: str, *, blame: bool = True) -> None:
+        """Back to the head of its lane; admission refuses it where no other replica is left."""
+        if blame:
+            self._blame(message)
+        if not self._may_retry():
+            wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
+            self._give_up(unavailable(message, "engines_failed", wait_s))
+            return
+        self._meter.retries += 1
+        self._forget_answer()
+        desk = self._context.desk
+        desk.retry(self._pool, self, desk.clock.now_s())
+
+    def _broken(self, message: str) -> None:
+        """Something of an answer is out, and its replica goes on no more."""
+        stream = self._stream
+        if stream is not None and stream.trouble is None and stream.finishes >= (self._ask.n or 1):
+            self._conclude()
+            return
+        self._blame(message)
+        if not self._streams:
+            self._truncate(f"{message} It could not be continued: it is no stream of events.")
+            return
+        emitted, another = self._emitted, self._another_url()
+        unsure = emitted.unsure() if emitted is not None and self._plan is not None and another else b""
+        if unsure:
+            self._context.detokenize(another, self._pool.model, unsure, lambda text: self._told(message, text))
+        else:
+            self._go_on(message)
+
+    def _told(self, message: str, text: str | None) -> None:
+        """An engine has said what tokens mean whose text may not be out."""
+        emitted = self._emitted
+        if self._over or emitted is None:
+            return
+        rest = emitted.told(text) if text is not None else ""
+        if rest:
+            event = self._translation(emitted).text(rest)
+            self._connection.write(chunk(event) if self._request.modern else event)
+        self._go_on(message)
+
+    def _go_on(self, message: str) -> None:
+        why = self._resume()
+        if why:
+            self._truncate(f"{message} It could not be continued: {why}.")
+
+    def _translation(self, emitted: Emitted) -> Translation:
+        return Translation(self._request.target.startswith(CHAT), self._ask, emitted)
+
+    def _resume(self) -> str:
+        """Have another replica go on; or say why not."""
+        emitted, plan = self._emitted, self._plan
+        if emitted is None or plan is None:
+            return emitted.missing if emitted is not None and emitted.missing else "its engine tells no token ids"
+        if self._ask.return_token_ids and emitted.pending:
+            return "token ids are out whose text is not"
+        kept = emitted.keep()
+        if isinstance(kept, str):
+            return kept
+        body = plan.body(emitted, kept)
+        if isinstance(body, str):
+            return body
+        if not self._may_retry():
+            return "too much has been tried again"
+        self._meter.continued += 1
+        self._forget_answer()
+        self._body = body
+        self._target = PATH
+        desk = self._context.desk
+        more_prompt_tokens, self._resumed_tokens = kept - self._resumed_tokens, kept
+        desk.retry(self._pool, self, desk.clock.now_s(), more_prompt_tokens)
+        return ""
+
+    def _may_retry(self) -> bool:
+        if self._retries >= RETRIES_MAX or not self._context.retries.take():
+            return False
+        self._retries += 1
+        self._resent = False
+        self._tried = (*self._tried, self._replica)
+        return True
+
+    def _blame(self, why: str) -> None:
+        """The replica failed this call by a fault of its own."""
+        self._context.desk.failed(self._pool, self._replica, why)
+
+    def _forget_answer(self) -> None:
+        self._wire_bytes = self._bytes_read()
+        self._stream = self._whole = self._answer = self._failure = None
+        self._only = b""
+        self._reported = 0
+        self.data = nothing
+
+    def sweep(self, now_s: float) -> None:
+        """An engine that is silent for too long, or a client that reads nothing, ends the call."""
+        promise_s = self._ttft_promise_s
+        if promise_s is not None and self._ask.stream and not self._open and now_s - self._arrived_s > promise_s:
+            # Missed already, though no first content has come: one that never comes must not look like none was late.
+            self._meter.ttft_missed += 1
+            self._ttft_promise_s = None
+        if self._exchange is None:
+            return
+        wire_bytes = self._bytes_read()
+        if wire_bytes != self._progress_bytes:
+            self._progress_bytes = wire_bytes
+            self._progress_s = now_s
+        silent = now_s - self._progress_s > self._idle_s
+        if self._paused and silent:
+            self._end(Outcome.CLIENT_SLOW, self._counted_usage(), abandon=True)
+            self._connection.abort()
+        elif silent or now_s - self._sent_s > self._total_s:
+            self._drop_exchange()
+            if self._open:
+                self._broken("The engine did not go on in time.")
+            else:
+                self._failed(End.TIMEOUT, "")
+        elif self._ask.stream and not self._open and now_s > self._first_due_s and self._another():
+            self._drop_exchange()
+            self._try_elsewhere("The engine did not begin its answer in time.")
+
+    def _another(self) -> bool:
+        """There is a replica in routing that has not been tried, and a try left."""
+        tried = (*self._tried, self._replica)
+        return self._retries < RETRIES_MAX and any(replica not in tried for replica in self._pool.routed)
+
+    def _another_url(self) -> str:
+        """The address of a replica in routing that has not been tried; empty where there is none."""
+        tried = (*self._tried, self._replica)
+        routed = self._pool.routed
+        return next((each.url for each in self._pool.roster.replicas if each.id in routed and each.id not in tried), "")
+
+    def streaming(self) -> tuple[str, float] | None:
+        """Its replica, and when that last sent something; None unless tokens should be coming."""
+        if self._exchange is None or not self._open or self._paused or self._stream is None:
+            return None
+        return self._replica, self._progress_s

@@ -1,0 +1,50 @@
+"""One budget for every second try, before the first content and after it: trouble must not multiply the load that made it.
+
+A bucket of tokens: each request puts a share of one in, each second try takes one out. What it holds at most is what a
+replica may have had in flight when it died.
+"""
+
+RETRY_SHARE = 0.2
+"""Second tries per request, in the long run."""
+RETRY_BURST = 512
+"""Second tries at once: two full replicas of vLLM's usual 256 sequences."""
+
+
+class RetryBudget:
+    """One gateway's."""
+
+    __slots__ = ("_held", "denied_total")
+
+    def __init__(self) -> None:
+        self._held = float(RETRY_BURST)
+        self.denied_total = 0
+
+    def arrived(self) -> None:
+        """A request came."""
+        if self._held < RETRY_BURST:
+            self._held += RETRY_SHARE
+
+    def take(self) -> bool:
+        """Whether there may be another try."""
+        if self._held < 1.0:
+            self.denied_total += 1
+            return False
+        self._held -= 1.0
+        return True
+
+
+class HeldIds:
+    """Bytes of token ids that all streams hold to be continued from, within a bound."""
+
+    __slots__ = ("_bytes_max", "held_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self.held_bytes = 0
+
+    def grow(self, size_bytes: int) -> bool:
+        """Whether there is room for as many more; they are counted if so."""
+        if self.held_bytes + size_bytes > self._bytes_max:
+            return False
+        self.held_bytes += size_bytes
+        return True

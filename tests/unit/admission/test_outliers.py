@@ -1,0 +1,168 @@
+"""Ejection: after failures in a row, for a growing time, of a bounded share, and back by a probe."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from forebay.admission.outliers import EJECT_S, EJECT_S_MAX, FAILURES_IN_A_ROW, GOOD_FOR_S, Eject, Outliers, Probe, Readmit
+
+
+def _pool(*replicas):
+    outliers = Outliers()
+    assert outliers.roster(replicas) == []
+    return outliers
+
+
+def _fail(outliers, replica, now_s, times=FAILURES_IN_A_ROW):
+    effects = []
+    for _ in range(times):
+        effects += outliers.bad(replica, "500", now_s)
+    return effects
+
+
+def test_failures_in_a_row_eject_and_a_success_between_them_does_not():
+    outliers = _pool("a", "b")
+    assert _fail(outliers, "a", 0.0, FAILURES_IN_A_ROW - 1) == []
+    outliers.good("a", 0.0)
+    assert _fail(outliers, "a", 0.0, FAILURES_IN_A_ROW - 1) == []
+    assert outliers.bad("a", "500", 1.0) == [Eject("a", "500", EJECT_S, stalled=False)]
+    assert outliers.out == ["a"]
+    assert outliers.bad("a", "500", 1.0) == []  # what still comes in from before
+
+
+def test_a_stall_ejects_at_once():
+    assert _pool("a", "b").stalled("a", "silent", 0.0) == [Eject("a", "silent", EJECT_S, stalled=True)]
+
+
+def test_no_more_than_half_of_a_pool_is_out_and_a_pool_of_one_never():
+    outliers = _pool("a", "b", "c")
+    assert len(_fail(outliers, "a", 0.0)) == 1
+    assert _fail(outliers, "b", 0.0) == []
+    assert outliers.stalled("c", "silent", 0.0) == []
+    outliers.check()
+    assert _fail(_pool("only"), "only", 0.0) == []
+
+
+def test_the_time_out_grows_with_each_bad_probe_up_to_a_bound_and_is_forgiven():
+    outliers = _pool("a", "b")
+    _fail(outliers, "a", 0.0)
+    now_s, waits = 0.0, []
+    for _ in range(10):
+        due_s = outliers.next_deadline_s()
+        waits.append(due_s - now_s)
+        now_s = due_s
+        assert outliers.advance(now_s) == [Probe("a")]
+        assert outliers.advance(now_s) == []
+        assert outliers.next_deadline_s() is None
+        assert outliers.probed("a", False, now_s) == []
+    assert waits[:3] == [EJECT_S, 2 * EJECT_S, 4 * EJECT_S]
+    assert waits[-1] == EJECT_S_MAX
+    now_s = outliers.next_deadline_s()
+    outliers.advance(now_s)
+    assert outliers.probed("a", True, now_s) == [Readmit("a")]
+    assert _fail(outliers, "a", now_s)[0].for_s == EJECT_S_MAX  # it is not forgotten so soon
+    outliers.advance(now_s + EJECT_S_MAX)
+    outliers.probed("a", True, now_s + EJECT_S_MAX)
+    outliers.bad("a", "500", now_s + EJECT_S_MAX)
+    outliers.good("a", now_s + EJECT_S_MAX + GOOD_FOR_S)
+    assert _fail(outliers, "a", now_s + EJECT_S_MAX + GOOD_FOR_S)[0].for_s == EJECT_S
+
+
+def test_a_smaller_roster_takes_back_what_would_be_too_many():
+    outliers = _pool("a", "b", "c", "d")
+    _fail(outliers, "a", 0.0)
+    _fail(outliers, "b", 1.0)
+    assert outliers.roster(["a", "b"]) == [Readmit("a")]
+    outliers.check()
+    assert outliers.roster(["b"]) == [Readmit("b")]
+
+
+def test_a_replica_that_left_is_forgotten():
+    outliers = _pool("a", "b")
+    _fail(outliers, "a", 0.0)
+    outliers.advance(EJECT_S)
+    outliers.roster(["b", "c"])
+    assert outliers.probed("a", True, EJECT_S) == []
+    assert outliers.bad("a", "500", EJECT_S) == []
+    assert outliers.out == []
+
+
+class Ejections(RuleBasedStateMachine):
+    """Any order of events; the effects alone say who is in routing, and that must be what the machine thinks."""
+
+    replicas = st.sampled_from("abcdef")
+
+    @initialize(replicas=st.sets(replicas, min_size=1))
+    def begin(self, replicas):
+        self.outliers = Outliers()
+        self.now_s = 0.0
+        self.names = replicas
+        self.out: set[str] = set()
+        self.probing: set[str] = set()
+        self.take(self.outliers.roster(replicas))
+
+    def take(self, effects):
+        for effect in effects:
+            if isinstance(effect, Eject):
+                assert effect.replica not in self.out
+                assert 0 < effect.for_s <= EJECT_S_MAX
+                self.out.add(effect.replica)
+            elif isinstance(effect, Readmit):
+                self.out.remove(effect.replica)
+                self.probing.discard(effect.replica)
+            else:
+                assert effect.replica in self.out - self.probing
+                self.probing.add(effect.replica)
+
+    @rule(replica=replicas)
+    def bad(self, replica):
+        self.take(self.outliers.bad(replica, "500", self.now_s))
+
+    @rule(replica=replicas)
+    def good(self, replica):
+        self.outliers.good(replica, self.now_s)
+
+    @rule(replica=replicas)
+    def stalled(self, replica):
+        self.take(self.outliers.stalled(replica, "silent", self.now_s))
+
+    @rule(replicas=st.sets(replicas, min_size=1))
+    def roster(self, replicas):
+        self.out &= replicas
+        self.probing &= replicas
+        self.names = replicas
+        self.take(self.outliers.roster(replicas))
+
+    @rule(replica=replicas, well=st.booleans())
+    def probed(self, replica, well):
+        if replica in self.probing:
+            self.take(self.outliers.probed(replica, well, self.now_s))
+            self.probing.discard(replica)
+
+    @rule(seconds=st.floats(0.1, 400.0))
+    def wait(self, seconds):
+        self.now_s += seconds
+        self.take(self.outliers.advance(self.now_s))
+        due_s = self.outliers.next_deadline_s()
+        assert due_s is None or due_s > self.now_s
+
+    @invariant()
+    def holds(self):
+        if hasattr(self, "outliers"):
+            self.outliers.check()
+            assert set(self.outliers.out) == self.out
+            assert len(self.out) <= len(self.names) / 2
+            assert self.outliers.out == [] or self.outliers.next_deadline_s() is not None or self.probing
+
+
+TestEjections = Ejections.TestCase
+TestEjections.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+@pytest.mark.parametrize("replica", ["nobody", ""])
+def test_strangers_are_ignored(replica):
+    outliers = _pool("a")
+    assert outliers.bad(replica, "500", 0.0) == []
+    assert outliers.probed(replica, True, 0.0) == []
+    outliers.good(replica, 0.0)
