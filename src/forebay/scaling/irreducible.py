@@ -6,10 +6,11 @@ span some range, ``floor + misses(use × factor)`` is fitted to them, and the fl
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
-from forebay.scaling.economics import misses
+from forebay.scaling.economics import ALLOWED_KEPT_MAX, misses
 from forebay.scaling.spread import Values
 
 BINS = 14
@@ -22,6 +23,7 @@ SPAN_MIN = 1.2
 WEIGHT_MIN = 2.0
 """Minutes' worth of requests in a bin that counts."""
 PER_MINUTE = 0.3
+_USES: Values = np.asarray(LEAST_USE + (np.arange(BINS) + 0.5) * WIDTH, np.float64)
 _FLOORS: Values = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0])
 _FACTORS: Values = np.exp(np.linspace(math.log(0.6), math.log(4.0), 40))
 SHYNESS = 0.02
@@ -47,15 +49,20 @@ def floor(before: float, bins: tuple[float, ...], allowed: float) -> float:
     told = np.flatnonzero(weights >= WEIGHT_MIN)
     if not len(told):
         return before
-    uses = LEAST_USE + (told + 0.5) * WIDTH
-    if uses[-1] < SPAN_MIN * uses[0]:
+    if _USES[told[-1]] < SPAN_MIN * _USES[told[0]]:
         return before
     shares = missed[told] / weights[told]
     believed = weights[told] / np.maximum(shares, allowed / 2)
-    expected = _FLOORS[:, None, None] * allowed + misses(uses[None, None, :] * _FACTORS[None, :, None], allowed)
+    expected = _FLOORS[:, None, None] * allowed + _misses_by(allowed)[None, :, told]
     off = ((expected - shares) ** 2 * believed).sum(axis=2) / weights[told].sum()
     best = off.min(axis=1) / allowed + SHYNESS * _FLOORS
     return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
+
+
+@lru_cache(maxsize=ALLOWED_KEPT_MAX)
+def _misses_by(allowed: float) -> Values:
+    """Shape (factors, BINS): the share that load alone makes miss in each bin."""
+    return misses(_USES * _FACTORS[:, None], allowed)
 
 
 def of_load(missed: float, allowed: float, floor_share: float) -> tuple[float, float]:
