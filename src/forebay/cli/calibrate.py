@@ -18,7 +18,7 @@ from forebay.domain.errors import BadInput
 from forebay.domain.units import parse_duration_s
 from forebay.engine.catalogue import PROFILES
 from forebay.engine.fitting import Fitted, fit
-from forebay.loadgen.calibration import Measured, Plan, Sweep
+from forebay.loadgen.calibration import BYTES_PER_TOKEN, Measured, Plan, Sweep
 from forebay.loadgen.http import Target, parse_target
 from forebay.spec.problems import did_you_mean
 
@@ -28,6 +28,8 @@ UNITS = {
     "per_kv_token_s": (1e9, "µs", "per 1,000 KV tokens"),
     "per_prefill_token_s": (1e6, "µs", "per prompt token"),
 }
+
+BYTES_NOTED = 0.05
 
 
 def command(
@@ -118,6 +120,7 @@ def _result(found: Fitted, measured: Measured) -> dict[str, Any]:
         "not_covered": list(found.not_covered),
         "left_out": list(measured.left_out),
         "windows": len(measured.decode),
+        "bytes_per_token": measured.bytes_per_token,
     }
 
 
@@ -180,6 +183,8 @@ def _print(found: Fitted, measured: Measured, ending: str) -> None:
     console.print(
         f"Covers {covers.sequences[0]}-{covers.sequences[1]} sequences, {covers.kv_tokens[0]:.0f}-{covers.kv_tokens[1]:.0f} KV tokens."
     )
+    if abs(measured.bytes_per_token / BYTES_PER_TOKEN - 1) > BYTES_NOTED:
+        console.print(f"Its tokens are {measured.bytes_per_token:.2f} bytes of our prompts: say so to `forebay replay --bytes-per-token`.")
     console.print("Not covered: " + "; ".join(found.not_covered) + ".")
     for cell in measured.left_out:
         console.print(f"left out: {cell}")
