@@ -1,10 +1,12 @@
 """Only stretches in which the whole batch decodes count, and their KV is known to the token."""
 
 import asyncio
+import random
 
 import pytest
 
-from forebay.loadgen.calibration import _order, _Timed, _Usage, windows
+from forebay.loadgen.calibration import Plan, Sweep, _order, _Timed, _Usage, windows
+from forebay.loadgen.http import parse_target
 
 STEP_S = 0.01
 
@@ -57,3 +59,13 @@ def test_content_is_told_from_what_opens_and_closes_a_stream():
     request = asyncio.run(main())
     assert request.stamps == [0, 1]
     assert request.usage == _Usage(9, 2)
+
+
+@pytest.mark.parametrize(("counted", "bytes_per_token"), [(128, 2.0), (64, 4.0), (0, 4.0), (10_000, 0.25)])
+def test_how_long_a_token_is_is_learned_from_what_the_engine_counts(counted, bytes_per_token):
+    sweep = Sweep(parse_target("http://127.0.0.1:9"), Plan(), random.Random(0), lambda: 0.0)
+    request = timed(0.0, 8)
+    request.usage = _Usage(counted, 8)
+    sweep._learn_length(64, request)
+    assert sweep._prompts.bytes_per_token == bytes_per_token
+    assert len(sweep._prompts.slice(100)) == 100 * bytes_per_token
