@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import secrets
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ UNITS = {
 }
 
 BYTES_NOTED = 0.05
+SEEDS = 2**32
 
 
 def command(
@@ -49,7 +51,12 @@ def command(
     base: Annotated[str, typer.Option(help="Profile that the rest (KV, slots, cold start, price) is taken from in the file written.")] = "",
     name: Annotated[str, typer.Option(help="Name of the profile written.")] = "calibrated",
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile as YAML, to be put under `profiles:`.")] = None,
-    seed: Annotated[int, typer.Option(help="Of prompts and of the bootstrap.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Of prompts and of the bootstrap. Default: drawn anew, as an engine may have prompts that it has seen in its cache."
+        ),
+    ] = None,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")] = None,
 ) -> None:
     """Drive a live engine through a designed sweep and fit the step law: base, per sequence, per KV token, per prompt token.
@@ -68,6 +75,7 @@ def command(
             "--sequences and --prompts: found too few to fit a law; allowed: two prompt lengths or more, and three cells or more in all"
         )
     target = parse_target(url)
+    seed = secrets.randbelow(SEEDS) if seed is None else seed
     measured = _measure(target, plan, seed, model, key)
     found = fit(measured.decode, measured.prefill, chunk, np.random.default_rng(seed))
     text = _yaml(found, measured, name, base)

@@ -28,6 +28,8 @@ WINDOW_STEPS = 24
 WINDOWS_MAX = 4
 LONE_TOKENS = 2
 WARM_TOKENS = 8
+CACHED_MOST = 0.1
+"""Of a lone prompt: where more came from the prefix cache, its time says little of prefill."""
 BYTES_PER_TOKEN = 4.0
 """Before anything is known: English words of three letters and a blank, one token each in the usual vocabularies."""
 BYTES_PER_TOKEN_RANGE = (0.25, 16.0)
@@ -56,9 +58,19 @@ class Measured(msgspec.Struct, frozen=True):
     """Of the prompts sent, as the engine counted: what ``forebay replay --bytes-per-token`` takes."""
 
 
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the engine says it did not compute; most engines say nothing."""
+        return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
 
 
 class _Event(msgspec.Struct):
@@ -173,8 +185,10 @@ class Sweep:
 
     async def _cell(self, client: Client, maker: RequestMaker, many: int, prompt: int) -> None:
         lone = (await self._batch(client, maker, 1, prompt, LONE_TOKENS))[0]
-        if lone.stamps:
-            tokens = lone.usage.prompt_tokens or prompt
+        tokens = lone.usage.prompt_tokens or prompt
+        if lone.usage.cached_tokens > CACHED_MOST * tokens:
+            self._left_out.append(f"a lone prompt of {prompt} tokens: the engine had it in its prefix cache (take another --seed)")
+        elif lone.stamps:
             self._prefill.append(PrefillRow(self._plan.prompts.index(prompt), tokens, lone.stamps[0] - lone.sent_s))
         batch = await self._batch(client, maker, many, prompt, self._plan.output_tokens)
         cell = self._plan.sequences.index(many) * len(self._plan.prompts) + self._plan.prompts.index(prompt)
