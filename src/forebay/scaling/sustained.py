@@ -35,6 +35,8 @@ OVERLOADED = 1.25
 """From this use on, demand outran what was held: what waits or was late then says nothing about what a replica sustains."""
 AFTERMATH_S, BEHIND_S = 600.0, 60.0
 """For so long after a minute of such use, what waited then is still worked off, and the attainments are still of it."""
+DOUBT = 2.0
+"""Standard deviations: a minute of few requests overruns by chance."""
 PER_MINUTE = 0.05
 """Part of the way that one minute's evidence goes, up or down: evenly, for chance must not move it."""
 FAR_PER_MINUTE = 0.2
@@ -158,7 +160,7 @@ def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
     for minute in range(round(AFTERMATH_S / BEHIND_S)):
         sums = summed(memory.buckets, now_s, (minute + 1) * BEHIND_S), summed(memory.buckets, now_s, minute * BEHIND_S)
         requests, replica_seconds = (sums[0].requests - sums[1].requests, sums[0].replica_seconds - sums[1].replica_seconds)
-        if requests > OVERLOADED * rate_per_s * replica_seconds:
+        if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * rate_per_s * replica_seconds:
             return True
     return False
 
