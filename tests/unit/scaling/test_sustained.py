@@ -78,6 +78,15 @@ def test_longer_prompts_raise_the_floor_to_what_physics_says_within_minutes():
     assert memory.uses[-1] == pytest.approx(1732.0)
 
 
+def test_minutes_in_which_nearly_all_were_late_hide_no_floor():
+    """Lengths change: the fleet is too small for some minutes, though no more requests come than before."""
+    memory = remembered(steady, prompt_tokens=1732.0)
+    for attainment in (0.6, 0.7, *[0.987] * 10):
+        uses, floor = sustained.unpreventable(memory, sight(attainment), CAPACITY, SLO)
+        memory = msgspec.structs.replace(memory, uses=uses, irreducible=floor)
+    assert memory.irreducible > 0.009
+
+
 def test_misses_that_the_floor_explains_are_not_blamed_on_load():
     floor = 0.0112
     blamed = sustained.learned(remembered(steady), sight(0.986), CAPACITY, SLO)
