@@ -75,7 +75,8 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         forecast = floors.forecasted(outlook, capacity, facts.prices)
         terms.append(forecast)
         base = forecast if base is None or forecast.replicas > base.replicas else base
-        surging = surge.seen(facts.memory.buckets, sight.now_s, sight.arrival_per_s, capacity.rate_per_s or math.inf, settings.noise_sigmas)
+        each_per_s, outcomes = capacity.rate_per_s or math.inf, facts.memory.learnt.spread
+        surging = surge.seen(facts.memory.buckets, sight.now_s, sight.arrival_per_s, each_per_s, settings.noise_sigmas, outcomes)
         if surging is not None:
             terms.append(surge.surged(surging, capacity, outlook.headroom_start))
             base = max(base, terms[-1], key=lambda term: term.replicas)
