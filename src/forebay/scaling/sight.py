@@ -69,14 +69,18 @@ def look(observation: Observation, settings: Scaling) -> Sight:
             return None
         return signal.value
 
-    replicas = tuple({replica.id: replica for replica in reversed(observation.replicas)}.values())
+    replicas = {replica.id: replica for replica in reversed(observation.replicas)}.values()
     ready = [replica for replica in replicas if replica.state is ReplicaState.READY]
-    pending = [replica for replica in replicas if replica.state in PENDING_STATES]
+    others = [replica for replica in replicas if replica.state is not ReplicaState.READY]
+    pending = [replica for replica in others if replica.state in PENDING_STATES]
     overdue = [replica for replica in pending if replica.overdue]
-    told = {replica.id: (value(replica.waiting), value(replica.kv_usage)) for replica in ready}
-    silent = tuple(sorted(key for key, (waiting, kv) in told.items() if waiting is None or kv is None))
-    kv_sum = math.fsum(min(1.0, kv) for _, kv in told.values() if kv is not None)
-    kv_silent = sum(kv is None for _, kv in told.values())
+    waits, usages = [value(replica.waiting) for replica in ready], [value(replica.kv_usage) for replica in ready]
+    told_waits, told_usages = [each for each in waits if each is not None], [each for each in usages if each is not None]
+    silent: tuple[str, ...] = ()
+    if min(len(told_waits), len(told_usages)) < len(ready):
+        each = zip(ready, waits, usages, strict=True)
+        silent = tuple(sorted(replica.id for replica, waiting, kv in each if waiting is None or kv is None))
+    kv_sum, kv_silent = math.fsum([kv if kv < 1 else 1.0 for kv in told_usages]), len(ready) - len(told_usages)
     lanes = value(observation.lanes_waiting)
     arrival = value(observation.arrival_per_s)
     prompt, output = value(observation.arrival_prompt_tokens_per_s), value(observation.arrival_output_tokens_per_s)
@@ -88,8 +92,8 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         ready=len(ready),
         pending=len(pending) - len(overdue),
         overdue=len(overdue),
-        draining=sum(replica.state is ReplicaState.DRAINING for replica in replicas),
-        waiting=min(1e12, (lanes or 0.0) + sum(waiting for waiting, _ in told.values() if waiting is not None)),
+        draining=sum(replica.state is ReplicaState.DRAINING for replica in others),
+        waiting=min(1e12, (lanes or 0.0) + sum(told_waits)),
         kv_least=kv_sum / len(ready) if ready else 0.0,
         kv_most=(kv_sum + kv_silent) / len(ready) if ready else 0.0,
         silent=silent,
