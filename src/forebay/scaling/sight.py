@@ -46,6 +46,10 @@ class Sight(msgspec.Struct, frozen=True):
     oldest_overdue_s: float | None
     """World time at which the oldest overdue start was asked for."""
     itl_attainment: float | None = None
+    kv_middle: float = 0.0
+    """KV usage of the replica in the middle (the lower of two), silent ones counted as empty: a few long contexts don't move it."""
+    arriving_s: tuple[float, ...] = ()
+    """Seconds until each start in time is expected to serve, soonest first; one that is late already, or that nobody dates, is left out."""
 
     @property
     def known(self) -> bool:
@@ -104,6 +108,8 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         cold_start_s=measured_s,
         oldest_overdue_s=_oldest(overdue),
         itl_attainment=value(observation.itl_attainment),
+        kv_middle=_middle(told_usages, kv_silent),
+        arriving_s=_arriving_s(pending, now_s),
     )
 
 
@@ -116,6 +122,16 @@ def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int
     if ready and (ready - silent) / ready < fraction:
         reasons.append(f"the load of {silent} of {ready} ready replicas")
     return " and ".join(reasons)
+
+
+def _middle(usages: list[float], silent: int) -> float:
+    place = (len(usages) + silent - 1) // 2 - silent
+    return min(1.0, sorted(usages)[place]) if place >= 0 else 0.0
+
+
+def _arriving_s(pending: list[ReplicaObservation], now_s: float) -> tuple[float, ...]:
+    dated = [each.expected_ready_s - now_s for each in pending if each.expected_ready_s is not None and not each.overdue]
+    return tuple(sorted(in_s for in_s in dated if 0 < in_s < math.inf))
 
 
 def _oldest(overdue: list[ReplicaObservation]) -> float | None:
