@@ -83,6 +83,7 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
     if base is not None:
         terms.append(floors.spared(base.replicas, settings) or terms[-1])
     terms.append(triggers.kv(sight, facts.memory, settings))
+    terms.append(triggers.tokens(sight, facts.memory, settings, capacity) or terms[-1])
     terms.append(triggers.queue(sight, facts.memory, settings, capacity, demand, facts.cold_start_s))
     return Reasons(
         terms=_distinct(terms),
