@@ -155,15 +155,24 @@ def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) 
 
 def summed(buckets: Sequence[Bucket], now_s: float, width_s: float) -> Sums:
     """Over the buckets of the last ``width_s``, to half a bucket."""
+    return summed_each(buckets, now_s, (width_s,))[0]
+
+
+def summed_each(buckets: Sequence[Bucket], now_s: float, widths_s: Sequence[float]) -> list[Sums]:
+    """The same for several widths, rising, in one pass from the newest bucket back."""
+    found: list[Sums] = []
     seconds = requests = replica_seconds = 0.0
-    from_s = now_s - width_s
+    from_s = now_s - widths_s[0]
     for bucket in reversed(buckets):
-        if bucket.start_s + BUCKET_S / 2 < from_s:
-            break
+        while bucket.start_s + BUCKET_S / 2 < from_s:
+            found.append(Sums(seconds, requests, replica_seconds))
+            if len(found) == len(widths_s):
+                return found
+            from_s = now_s - widths_s[len(found)]
         seconds += bucket.seconds
         requests += bucket.requests
         replica_seconds += bucket.replica_seconds
-    return Sums(seconds, requests, replica_seconds)
+    return found + [Sums(seconds, requests, replica_seconds)] * (len(widths_s) - len(found))
 
 
 def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None, ready: int) -> Bucket:

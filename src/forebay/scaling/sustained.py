@@ -7,11 +7,12 @@ would miss. It moves slowly, down fast where it was far off, and never up while 
 """
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
 from forebay.scaling import irreducible
-from forebay.scaling.arrivals import summed
+from forebay.scaling.arrivals import summed, summed_each
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import ALLOWED_MIN, misses
 from forebay.scaling.memory import BUCKET_S, Memory
@@ -160,10 +161,11 @@ def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
 
 def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
     """Whether demand outran what was held within the last AFTERMATH_S: what is late since then is late for what came before it."""
-    for minute in range(round(AFTERMATH_S / BEHIND_S)):
-        sums = summed(memory.buckets, now_s, (minute + 1) * BEHIND_S), summed(memory.buckets, now_s, minute * BEHIND_S)
-        requests, replica_seconds = (sums[0].requests - sums[1].requests, sums[0].replica_seconds - sums[1].replica_seconds)
-        if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * rate_per_s * replica_seconds:
+    edges_s = [minute * BEHIND_S for minute in range(round(AFTERMATH_S / BEHIND_S) + 1)]
+    for shorter, longer in pairwise(summed_each(memory.buckets, now_s, edges_s)):
+        requests = longer.requests - shorter.requests
+        held = rate_per_s * (longer.replica_seconds - shorter.replica_seconds)
+        if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * held:
             return True
     return False
 
