@@ -1,10 +1,11 @@
 """Forebay's policy against every baseline and the clairvoyant schedule, over recorded weeks.
 
-    python bench/policies.py [--quick] [--traces azure2024,servegen,o365] [--cold-starts 6m,90s] [--policies all|forebay,…] [--json PATH]
+    python bench/policies.py [--quick] [--traces azure2024,servegen,o365] [--cold-starts 6m,90s] [--policies all|forebay,…] [--tuned] [--json PATH]
 
 Each trace is played over `examples/lab.yaml`'s pool with `forebay compare`: rates scaled to ten replicas or more on average, lengths drawn from azure2023's
 conversations, 5 % of noise a minute on digitised rates. `o365` is in means of ten minutes, as in the field's forecasts; `o365-minutes` is the same
-week minute by minute, with jumps of five times within a minute. `--quick` plays one day of each. Baselines stand at their sources' defaults. Needs ../shared/traces beside the repository; says so and ends where it is absent.
+week minute by minute, with jumps of five times within a minute. `--quick` plays one day of each. Baselines stand at their sources' defaults; with `--tuned` each is played once more as tuned on the
+hours around the busiest of what comes before the span (at most a million requests a run), or, of a whole week, of that week itself, which flatters it. Needs ../shared/traces beside the repository; says so and ends where it is absent.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def ten_minute_means(path: Path, column: str, folder: Path) -> Path:
     return written
 
 
-def compared(trace: str, cold_start: str, policies: str, days: float | None) -> dict[str, Any]:
+def compared(trace: str, cold_start: str, policies: str, days: float | None, tuned: bool) -> dict[str, Any]:
     name, *options = PLAYED[trace]
     with tempfile.TemporaryDirectory() as folder:
         path = ten_minute_means(TRACES / name, "A_prod", Path(folder)) if trace == "o365" else TRACES / name
@@ -71,6 +72,8 @@ def compared(trace: str, cold_start: str, policies: str, days: float | None) -> 
             str(path),
         ]
         command += [*options, "--lengths", str(LENGTHS), "--cold-start", cold_start, "--policies", policies, "--json", str(result)]
+        if tuned:
+            command.append("--tuned")
         if days is not None:
             command += ["--start", "1d", "--duration", f"{24 * days:g}h"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -98,6 +101,21 @@ def show(trace: str, cold_start: str, found: dict[str, Any]) -> None:
         print(f"  the cheapest other policy that holds, {cheapest['name']}, needs {cheapest['gpu_hours'] / ours['gpu_hours']:.2f} × ours")
     elif len(found["policies"]) > 1:
         print("  no other policy holds the promise")
+    show_tuned(found)
+
+
+def show_tuned(found: dict[str, Any]) -> None:
+    """Which of the tuned rows hold, with what settings."""
+    if "choices" not in found:
+        return
+    kept = {row["name"]: row["both_attainment"]["interactive"] for row in found["policies"]}
+    chosen = {f"{each['name']} (tuned)": each["settings"] for each in found["choices"]}
+    holding = [name for name in chosen if kept[name] >= ATTAINMENT]
+    told = (f"{name} {', '.join(f'{key} {value:.4g}' for key, value in chosen[name].items())}" for name in holding)
+    print(
+        f"  tuned on {found['train_s'] / 3600:.1f} h, {found['train_requests']:,} requests; {len(holding)} of {len(chosen)} hold: ", end=""
+    )
+    print("; ".join(told) or "none")
 
 
 def main() -> None:
@@ -106,6 +124,7 @@ def main() -> None:
     parser.add_argument("--traces", default="azure2024,servegen,o365", help=", ".join(PLAYED))
     parser.add_argument("--cold-starts", default="6m,90s")
     parser.add_argument("--policies", default="all")
+    parser.add_argument("--tuned", action="store_true", help="every baseline once more, tuned")
     parser.add_argument("--json", metavar="PATH")
     wanted = parser.parse_args()
     if not TRACES.is_dir():
@@ -113,7 +132,9 @@ def main() -> None:
     results = {}
     for trace in wanted.traces.split(","):
         for cold_start in wanted.cold_starts.split(","):
-            found = results[f"{trace} {cold_start}"] = compared(trace, cold_start, wanted.policies, 1 if wanted.quick else None)
+            found = results[f"{trace} {cold_start}"] = compared(
+                trace, cold_start, wanted.policies, 1 if wanted.quick else None, wanted.tuned
+            )
             show(trace, cold_start, found)
             sys.stdout.flush()
     if wanted.json:

@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
@@ -21,8 +21,11 @@ _RATE_SIGNS = (("azure2024-rate", "minute,rpm"), ("o365", "minute,"), ("servegen
 _LENGTHS_SIGN = "client,t_s,requests"
 
 
-def blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of ``path`` in blocks that end with a whole line; raises BadInput where it can't be read."""
+def blocks(path: Path, tell: Callable[[float], None] | None = None) -> Iterator[bytes]:
+    """The bytes of ``path`` in blocks that end with a whole line; raises BadInput where it can't be read.
+
+    ``tell`` is told what fraction of the file has been read.
+    """
     with ExitStack() as stack:
         try:
             binary = stack.enter_context(path.open("rb"))
@@ -32,7 +35,11 @@ def blocks(path: Path) -> Iterator[bytes]:
         packed = binary.peek(2)[:2] == GZIP_MAGIC
         raw = cast("IO[bytes]", stack.enter_context(gzip.open(binary))) if packed else cast("IO[bytes]", binary)
         try:
-            yield from _whole_lines(raw, path)
+            size = max(1, path.stat().st_size)
+            for block in _whole_lines(raw, path):
+                if tell is not None:
+                    tell(min(1.0, binary.tell() / size))
+                yield block
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise BadInput(f"trace {str(path)!r}: broken gzip data ({error})") from None
         except OSError as error:

@@ -13,6 +13,7 @@ from forebay.demand.series import RateSeries
 from forebay.demand.statistics import LengthCounts, Meter, TraceStatistics, of_series
 from forebay.demand.trace import RATE_FORMATS, Counts
 from forebay.domain.errors import BadInput
+from forebay.domain.units import format_duration, format_span
 
 
 class Study(NamedTuple):
@@ -68,7 +69,7 @@ def _of_rates(path: Path, name: str, span: tuple[float, float | None], column: s
     last = len(whole.values) if duration_s is None else math.ceil((start + duration_s) / whole.step_s)
     values = whole.values[first:last]
     if len(values) == 0:
-        raise BadInput(f"{path}: nothing in the span from {start:g} s on: the trace goes from 0 to {whole.duration_s:g} s")
+        raise BadInput(f"{path}: nothing in the span {format_span(start, None)}: the trace is {format_duration(whole.duration_s)} long")
     wall_s = whole.start_wall_s + first * whole.step_s if whole.start_wall_s else 0.0
     part = whole._replace(values=np.ascontiguousarray(values), start_wall_s=wall_s)
     return Study(of_series(part), part, None, counts)

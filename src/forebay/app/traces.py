@@ -21,9 +21,10 @@ from forebay.demand.lengths import FromRows, LengthSampler, Lognormal
 from forebay.demand.series import RateSeries
 from forebay.demand.trace import RATE_FORMATS, Counts
 from forebay.domain.errors import BadInput
+from forebay.domain.units import format_duration, format_span
 from forebay.loadgen.files import lines
 
-__all__ = ["DEFAULT_CV", "FORMATS", "Chances", "OpenedTrace", "open_arrivals", "read_series"]
+__all__ = ["DEFAULT_CV", "FORMATS", "Chances", "OpenedTrace", "length_sampler", "open_arrivals", "read_series"]
 
 DEFAULT_CV = 2.0
 """Of gaps drawn for a published rate: over ten seconds it gives the dispersion, 3.9, of Azure's conversations of 2023."""
@@ -113,6 +114,7 @@ class _Wanted(NamedTuple):
     column: str
     lenient: bool
     chances: Chances
+    tell: Callable[[float], None] | None
 
     def tiered(self, source: ArrivalSource) -> ArrivalSource:
         return synthesis.tiered(source, self.weights, self.chances("tiers")) if self.tiers else source
@@ -123,8 +125,8 @@ class _Wanted(NamedTuple):
             return rates.window(self.start_s, self.duration_s).scaled(self.rate_scale)
         except ValueError:
             raise BadInput(
-                f"{self.path}: nothing in the span from {self.start_s:g} s for {self.duration_s:g} s: the trace goes from 0 to "
-                f"{rates.duration_s:g} s"
+                f"{self.path}: nothing in the span {format_span(self.start_s, self.duration_s)}: the trace is "
+                f"{format_duration(rates.duration_s)} long"
             ) from None
 
 
@@ -144,6 +146,7 @@ def open_arrivals(
     column: str,
     seed: int,
     lenient: bool,
+    tell: Callable[[float], None] | None = None,
 ) -> OpenedTrace:
     """The part of ``trace`` from ``start_s`` on, ``rate_scale`` times its rate, ready to be played.
 
@@ -151,6 +154,7 @@ def open_arrivals(
     means ``shape``), ``cv`` is the variation of gaps, ``noise`` that of the rate from minute to minute, ``column`` the column of an
     ``o365`` file. A ``csv`` takes ``column`` as new names for its columns (``at_s=when,prompt_tokens=in``). Requests that name no
     tier get one by ``tier_weights``, without those the first of ``tiers``; with no ``tiers`` they keep the names they bring, if any.
+    ``tell`` is told what fraction of a trace of requests has been read: of a large one that takes a while.
     Raises BadInput for anything that can't be used.
     """
     if not 0 < rate_scale < math.inf:
@@ -164,11 +168,11 @@ def open_arrivals(
     except ValueError as error:
         raise BadInput(f"weights of tiers: {error}") from None
     span_s = math.inf if duration_s is None else duration_s
-    wanted = _Wanted(trace, tiers, weights, start_s, span_s, rate_scale, noise, cv, column, lenient, Chances(seed))
+    wanted = _Wanted(trace, tiers, weights, start_s, span_s, rate_scale, noise, cv, column, lenient, Chances(seed), tell)
     name = format_of(trace, trace_format)
     if name not in RATE_FORMATS:
         return _of_requests(wanted, name)
-    sampler = _sampler(lengths, shape, lenient)
+    sampler = length_sampler(lengths, shape, lenient)
     if name == "servegen" and is_clients(trace):
         return _of_clients(wanted, sampler)
     return _of_rates(wanted, name, sampler)
@@ -222,7 +226,7 @@ def _of_requests(wanted: _Wanted, name: str) -> OpenedTrace:
         return columns.Reader(name, str(wanted.path), tiers, lenient=wanted.lenient, renamed=names)
 
     first = reader(wanted.tiers or None)
-    per_second, grouped = _counted(first.read(blocks(wanted.path)), wanted)
+    per_second, grouped = _counted(first.read(blocks(wanted.path, wanted.tell)), wanted)
     rates = intensity.level(per_second, 1.0).window(0.0, wanted.duration_s).scaled(wanted.rate_scale)
 
     def source() -> ArrivalSource:
@@ -240,7 +244,7 @@ def _counted(rows: ArrivalSource, wanted: _Wanted) -> tuple[npt.NDArray[np.float
         last_s = float(chunk.at_s[-1])
         grouped = grouped or bool(np.any(chunk.group >= 0))
         if last_s > SECONDS_MAX:
-            raise BadInput(f"{wanted.path}: a row at {last_s:g} s; a trace has at most {SECONDS_MAX} s")
+            raise BadInput(f"{wanted.path}: a row at {format_duration(last_s)}; a trace has at most {format_duration(SECONDS_MAX)}")
         inside = chunk.at_s[slice(*np.searchsorted(chunk.at_s, (wanted.start_s, wanted.start_s + wanted.duration_s)))]
         if len(inside):
             more = np.bincount((inside - wanted.start_s).astype(np.int64))
@@ -252,12 +256,13 @@ def _counted(rows: ArrivalSource, wanted: _Wanted) -> tuple[npt.NDArray[np.float
             per_second = np.concatenate((per_second, np.zeros(max(0, ends - len(per_second)), np.int64)))
             break
     if not np.any(per_second):
-        where = "the trace has no rows" if last_s is None else f"its rows that were read go from 0 to {last_s:.1f} s"
-        raise BadInput(f"{wanted.path}: no row in the span from {wanted.start_s:g} s for {wanted.duration_s:g} s: {where}")
+        where = "the trace has no rows" if last_s is None else f"its rows that were read end at {format_duration(last_s)}"
+        raise BadInput(f"{wanted.path}: no row in the span {format_span(wanted.start_s, wanted.duration_s)}: {where}")
     return per_second.astype(np.float64), grouped
 
 
-def _sampler(path: Path | None, shape: tuple[int, int], lenient: bool) -> LengthSampler:
+def length_sampler(path: Path | None, shape: tuple[int, int], lenient: bool = False) -> LengthSampler:
+    """Lengths as in the trace of requests (or ServeGen's lengths) ``path``; None: lognormal around the means ``shape``. Raises BadInput."""
     if path is None:
         try:
             return Lognormal(*shape)

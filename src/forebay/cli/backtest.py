@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from forebay.app.lab.request import LabRequest
 
 
+@lab_output.stoppable()
 def command(
     spec: options.SpecFile = Path("forebay.yaml"),
     history: Annotated[
@@ -64,21 +65,21 @@ def command(
     options.check_outputs(json, html)
     names = chosen("--policies", policies)
     last_s = options.above_zero_s("--last", last)
-    with lab_output.doing() as tell_what:
-        ready = prepared(_request(spec, history or options.state_folder(spec), last_s, given, tell_what), tell_what)
+    with lab_output.told_bar() as (doing, tell):
+        doing(f"reading {history or 'what was recorded'}")
+        ready = prepared(_request(spec, history or options.state_folder(spec), last_s, given, tell), doing, tell)
     with lab_output.bar(f"{len(names)} policies") as tell:
         found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
     lab_output.deliver(found, json, html)
 
 
-def _request(spec: Path, path: Path, last_s: float, given: dict[str, Any], tell: Callable[[str], None]) -> "LabRequest":
+def _request(spec: Path, path: Path, last_s: float, given: dict[str, Any], tell: Callable[[float], None]) -> "LabRequest":
     """The end of what is recorded at ``path``: a state folder, its file, or a ledger of requests."""
     from forebay.app.lab import recorded
     from forebay.app.lab.world import ending
 
-    tell(f"reading {path}")
     trace = options.trace_options({**options.NO_TRACE, **given, "trace": str(path)})
     request = options.request(spec, given["pool"], trace, given)
     if recorded.is_state(path):
         trace = msgspec.structs.replace(trace, recorded=recorded.read(path, request.pool.name))
-    return ending(msgspec.structs.replace(request, trace=trace), last_s)
+    return ending(msgspec.structs.replace(request, trace=trace), last_s, tell)

@@ -1,18 +1,29 @@
 """`forebay compare`: what each policy would have cost and kept on this traffic, side by side with the clairvoyant limit."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
+from forebay.app.lab.over_cores import cores
 from forebay.cli import lab_options as options
 from forebay.cli import lab_output
 
+if TYPE_CHECKING:
+    from forebay.app.lab.candidates import Candidate
+    from forebay.app.lab.comparing import Comparison
+    from forebay.app.lab.tuning import Rivals
+    from forebay.app.lab.world import Prepared
 
+
+@lab_output.stoppable()
 def command(
     spec: options.SpecFile,
     trace: options.Trace,
     trace_format: options.TraceFormat = "auto",
     policies: options.Policies = "all",
+    tuned: options.Tuned = False,
     seeds: options.Seeds = 1,
     jobs: options.Jobs = 0,
     pool: options.PoolName = None,
@@ -45,20 +56,51 @@ def command(
     (HPA, KEDA, Knative, llm-d, Dynamo, AIBrix, Ray Serve …) on the same arrivals, engines and cold starts. Marked rows keep the
     promise of the spec. The clairvoyant schedule knows the future: nobody can do with fewer GPU-hours.
 
+    Others stand at their sources' defaults; with --tuned each is played once more with the best of a dozen settings.
+
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab.comparing import compared  # the simulator: nothing that another verb should wait for
-    from forebay.app.lab.over_cores import cores
+    from forebay.app.lab import tuning  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.policies import chosen
     from forebay.app.lab.world import prepared
 
     options.check_outputs(json, html)
     names = chosen("--policies", policies)
     request = options.request(spec, pool, options.trace_options(given), given)
-    with lab_output.doing() as tell_what:
-        ready = prepared(request, tell_what)
-    runs = f"{len(names)} policies" if len(names) > 1 else names[0]
+    with lab_output.told_bar() as (doing, tell):
+        ready = prepared(request, doing, tell)
+    rivals = None
+    if tuned:
+        with lab_output.told_bar() as (doing, tell):
+            rivals = tuning.rivals(ready, names, jobs=jobs or cores(), doing=doing, tell=tell)
+        ready = msgspec.structs.replace(ready, notes=(*ready.notes, rivals.note))
+    found = _played(ready, names, [choice.chosen for choice in rivals.choices] if rivals else [], given)
+    _deliver(found, rivals, json, html)
+
+
+def _deliver(found: "Comparison", rivals: "Rivals | None", json: str | None, html: Path | None) -> None:
+    from forebay.app.lab.comparing import as_json
+    from forebay.app.lab.tuning import choices_as_json
+
+    lab_output.deliver(found, json, html, {**as_json(found), **choices_as_json(rivals.trained, rivals.choices)} if rivals else None)
+    if rivals and json != "-":
+        lab_output.show_choices(rivals.choices)
+
+
+def _played(ready: "Prepared", names: list[str], tuned: "list[Candidate]", given: dict[str, Any]) -> "Comparison":
+    from forebay.app.lab.comparing import compared
+
+    seeds, rows = given["seeds"], len(names) + len(tuned)
+    runs = f"{rows} policies" if rows > 1 else names[0]
     with lab_output.bar(f"{runs} × {seeds} seeds" if seeds > 1 else runs) as tell:
-        found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
-    lab_output.deliver(found, json, html)
+        return compared(
+            ready,
+            names,
+            seeds=seeds,
+            jobs=given["jobs"] or cores(),
+            bound=given["bound"],
+            timelines=given["html"] is not None,
+            tell=tell,
+            tuned=tuned,
+        )

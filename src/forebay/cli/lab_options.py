@@ -11,7 +11,7 @@ from forebay.app.lab.faults import parse_faults
 from forebay.app.lab.request import LabRequest, TraceOptions
 from forebay.cli import output
 from forebay.domain.errors import BadInput
-from forebay.domain.units import parse_duration_s, parse_size_bytes
+from forebay.domain.units import format_duration, parse_duration_s, parse_size_bytes
 from forebay.simulation.values import Dispatch, Order, Queueing
 from forebay.spec.problems import did_you_mean, listed
 from forebay.spec.types import Pool, Spec
@@ -20,6 +20,8 @@ TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncak
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
 ACTUATORS = ("direct", "hpa")
 SCALE_MAX = 1e6
+COLD_START_S_MAX = 86_400.0
+"""Slower than that no start is: it is a mistake in the unit."""
 
 World = "The world"
 Output = "Output"
@@ -113,6 +115,14 @@ Seed = Annotated[
 Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Play so many seeds, and show how far results stray.")]
 Policies = Annotated[
     str, typer.Option("--policies", metavar="NAME,…", help="all, or names parted by commas. An unknown name lists those there are.")
+]
+Tuned = Annotated[
+    bool,
+    typer.Option(
+        "--tuned",
+        help="Play every other autoscaler once more, tuned: its best settings on what comes before --start (a few hours, at most a "
+        "million requests a run). Takes some minutes.",
+    ),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, max=256, help="Processes. Default: one per core.")]
 Json = Annotated[
@@ -267,7 +277,11 @@ def _with_cold_start(pool: Pool, text: str | None) -> Pool:
     """Both the world's and what policies assume until they have seen a start."""
     if text is None:
         return pool
-    return msgspec.structs.replace(pool, scaling=msgspec.structs.replace(pool.scaling, cold_start_s=duration_s("--cold-start", text)))
+    seconds = duration_s("--cold-start", text)
+    if seconds > COLD_START_S_MAX:
+        allowed = format_duration(COLD_START_S_MAX)
+        raise BadInput(f"--cold-start: found {text!r}, allowed: at most {allowed}: what starts more slowly is ordered, not scaled")
+    return msgspec.structs.replace(pool, scaling=msgspec.structs.replace(pool.scaling, cold_start_s=seconds))
 
 
 def check_outputs(json: str | None, html: Path | None) -> None:

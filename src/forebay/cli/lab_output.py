@@ -2,12 +2,16 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+from rich.cells import cell_len
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from forebay.app.report.content import format_hours
 from forebay.cli import output
@@ -15,9 +19,20 @@ from forebay.domain.units import format_duration
 
 if TYPE_CHECKING:
     from forebay.app.lab.comparing import Comparison
+    from forebay.app.lab.tuning import Choice
+    from forebay.simulation.clairvoyant import Bound
     from forebay.simulation.values import PolicySummary, RunResult
 
 BAR_STEPS = 1000
+INTERRUPTED = 130
+"""As shells have it: 128 + SIGINT."""
+_GAPS = (2, 1)
+"""Between columns of the table of policies; the wider one where there is room."""
+_KEPT = ("", "policy", "GPU-\nhours", "×\nlimit", "kept")
+"""Shown however narrow the terminal is."""
+_DROPPED = ("cut", "shed", "$", "pace", "1st\ntoken", "turns\n/day", "longest", "breaches", "actions", "saved")
+"""In this order, where there is no room."""
+_COLUMNS = (*_KEPT, "1st\ntoken", "pace", "breaches", "longest", "shed", "cut", "actions", "turns\n/day", "$", "saved")
 
 
 @contextlib.contextmanager
@@ -38,10 +53,13 @@ def told_bar() -> Iterator[tuple[Callable[[str], None], Callable[[float], None]]
 
 
 @contextlib.contextmanager
-def doing() -> Iterator[Callable[[str], None]]:
-    """A turning wheel on stderr; gives what to tell that is being done."""
-    with output.console(stderr=True).status("") as status:
-        yield status.update
+def stoppable() -> Iterator[None]:
+    """Ctrl-C ends the verb with one line and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped; nothing was written", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def deliver(found: "Comparison", json: str | None, html: Path | None, value: Any = None) -> None:
@@ -61,7 +79,10 @@ def show(comparison: "Comparison", html: Path | None) -> None:
     """The table, the verdict, what to know; a page that was written is named."""
     console = output.console(highlight=False)
     console.print(_title(comparison), markup=False)
-    console.print(_table(comparison))
+    table, hidden = _table(comparison, console.width)
+    console.print(table)
+    if hidden:
+        console.print(f"{hidden} columns more in a terminal of 130 or wider, or with --json.", style="dim", markup=False)
     for note in comparison.ready.notes:
         console.print(f"note: {note}", style="yellow", markup=False)
     bound = comparison.bound
@@ -70,6 +91,25 @@ def show(comparison: "Comparison", html: Path | None) -> None:
     console.print(comparison.verdict(), style="bold", markup=False)
     if html is not None:
         console.print(f"The page: {html}", markup=False)
+
+
+def show_choices(choices: Sequence["Choice"]) -> None:
+    """What was chosen for each policy, what that came to where it was chosen, and why."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("policy", "chosen settings"):
+        table.add_column(name, overflow="fold")
+    for name in ("GPU-hours", "kept"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("why", overflow="fold")
+    for choice in choices:
+        row = next(row for candidate, row in choice.tried if candidate == choice.chosen)
+        table.add_row(choice.policy, choice.settings, format_hours(row.gpu_hours), f"{row.attainment:.2%}", choice.because)
+    output.console(highlight=False).print(table)
+
+
+def say(text: str) -> None:
+    """One line for people."""
+    output.console(highlight=False).print(text, markup=False)
 
 
 def show_run(run: "RunResult") -> None:
@@ -111,44 +151,73 @@ def _title(comparison: "Comparison") -> str:
     )
 
 
-def _table(comparison: "Comparison") -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for name in ("GPU-hours", "× limit", "kept", "1st token", "pace", "breaches", "longest", "shed", "cut", "actions", "turns/day"):
-        table.add_column(name, justify="right", no_wrap=True)
-    priced = comparison.yardstick.static_usd is not None
-    if priced:
-        table.add_column("$", justify="right", no_wrap=True)
-        table.add_column("saved", justify="right", no_wrap=True)
-    bound = comparison.bound
-    if bound is not None:
-        table.add_row("", "clairvoyant", format_hours(bound.gpu_hours), "1", f"{bound.attainment:.2%}", style="dim")
+def _table(comparison: "Comparison", width: int) -> tuple[Table, int]:
+    """The table, and how many columns are left out since ``width`` has no room for them: the least telling ones go first."""
     # What keeps the promise first, each part by cost.
-    for line in sorted(comparison.summaries, key=lambda line: not line.holds_slo):
-        table.add_row(*_row(comparison, line, priced))
-    return table
+    lines = sorted(comparison.summaries, key=lambda line: not line.holds_slo)
+    rows = [_row(comparison, line) for line in lines]
+    if comparison.bound is not None:
+        rows.insert(0, _bound_row(comparison.bound, comparison.yardstick.promise))
+    columns = [name for name in _COLUMNS if any(name in row for row in rows)]
+    whole = len(columns)
+    while len(columns) > len(_KEPT) and _width(columns, rows, min(_GAPS)) > width:
+        columns.remove(next(name for name in _DROPPED if name in columns))
+    gap = next((gap for gap in _GAPS if _width(columns, rows, gap) <= width), min(_GAPS))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
+    for name in columns:
+        left = name in ("", "policy")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "policy", overflow="fold", vertical="bottom")
+    for row in rows:
+        table.add_row(*(row.get(name, "") for name in columns), style="dim" if row["policy"] == "clairvoyant" else "")
+    return table, whole - len(columns)
 
 
-def _row(comparison: "Comparison", line: "PolicySummary", priced: bool) -> list[str]:
-    cells = [
-        "[green]✓[/green]" if line.holds_slo else "[red]✗[/red]",
-        f"[bold]{line.name}[/bold]" if line.holds_slo else line.name,
-        f"{format_hours(line.gpu_hours)}{_spread(line, 'gpu_hours', '{:,.1f}')}",
-        "–" if line.vs_clairvoyant is None else f"{line.vs_clairvoyant:.3f}",
-        f"{comparison.attained(line.name):.2%}{_spread(line, 'both_attainment', '{:.2%}')}",
-        _worst(line.ttft_attainment, comparison),
-        _worst(line.itl_attainment, comparison),
-        f"{line.breaches:,}",
-        format_duration(line.longest_breach_s) if line.breaches else "–",
-        f"{line.shed:,}",
-        f"{line.truncated:,}",
-        f"{line.scale_actions:,}",
-        f"{line.reversals_per_day:.1f}",
-    ]
-    if priced:
-        cells += [f"{line.cost_usd:,.0f}", "–" if line.saved_vs_static_usd is None else f"{line.saved_vs_static_usd:,.0f}"]
+def _width(columns: Sequence[str], rows: Sequence[Mapping[str, str]], gap: int) -> int:
+    """Of the table with these columns; a policy's name may be folded at its spaces."""
+
+    def cells(name: str) -> int:
+        texts = [Text.from_markup(text).plain for text in (name, *(row.get(name, "") for row in rows))]
+        return max(cell_len(piece) for text in texts for piece in ((text.split() or [""]) if name == "policy" else text.split("\n")))
+
+    return sum(cells(name) + gap for name in columns) - gap
+
+
+def _bound_row(bound: "Bound", promise: float) -> dict[str, str]:
+    mark = "[red]✗[/red]" if bound.loose else "✓" if bound.attainment >= promise else "≈"
+    return {
+        "": mark,
+        "policy": "clairvoyant",
+        "GPU-\nhours": format_hours(bound.gpu_hours),
+        "×\nlimit": "1",
+        "kept": f"{bound.attainment:.2%}",
+    }
+
+
+def _row(comparison: "Comparison", line: "PolicySummary") -> dict[str, str]:
+    cells = {
+        "": "[green]✓[/green]" if line.holds_slo else "[red]✗[/red]",
+        "policy": f"[bold]{line.name}[/bold]" if line.holds_slo else line.name,
+        "GPU-\nhours": f"{format_hours(line.gpu_hours)}{_spread(line, 'gpu_hours', '{:,.1f}')}",
+        "×\nlimit": "–" if line.vs_clairvoyant is None else f"{line.vs_clairvoyant:.3f}",
+        "kept": f"{comparison.attained(line.name):.2%}{_spread(line, 'both_attainment', '{:.2%}')}",
+        "1st\ntoken": _worst(line.ttft_attainment, comparison),
+        "pace": _worst(line.itl_attainment, comparison),
+        "breaches": f"{line.breaches:,}",
+        "longest": format_duration(line.longest_breach_s) if line.breaches else "–",
+        "shed": f"{line.shed:,}",
+        "cut": f"{line.truncated:,}",
+        "actions": f"{line.scale_actions:,}",
+        "turns\n/day": f"{line.reversals_per_day:.1f}",
+    }
+    saved = line.saved_vs_static_usd
+    if comparison.yardstick.static_usd is not None:
+        cells |= {"$": _whole(line.cost_usd), "saved": "–" if saved is None else _whole(saved)}
     return cells
+
+
+def _whole(usd: float) -> str:
+    """Dollars without cents; what rounds to nothing has no sign."""
+    return f"{round(usd) or 0:,}"
 
 
 def _worst(shares: Mapping[str, float], comparison: "Comparison") -> str:

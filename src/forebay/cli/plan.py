@@ -5,7 +5,7 @@ Every number is kept as the decimal that was typed, so that the answer is the on
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -13,11 +13,14 @@ import typer
 from forebay.app.trace_files import FORMATS
 from forebay.cli import plan_inputs as inputs
 from forebay.cli.output import check_json, write_json
-from forebay.cli.plan_table import per, show
+from forebay.cli.plan_table import per, show, show_measured
 from forebay.domain.errors import BadInput
 from forebay.scaling.capacity import REPLICAS_MAX
 from forebay.simulation import sizing
 from forebay.simulation.sizing import Facts, Plan
+
+if TYPE_CHECKING:
+    from forebay.app.lab.replica_rate import ReplicaRate
 
 app = typer.Typer(name="plan", help="How much to hold, and what it costs, before anything runs.", no_args_is_help=True)
 
@@ -53,6 +56,14 @@ Duration = Annotated[str | None, typer.Option(metavar="TIME", help="How much of 
 Scale = Annotated[float, typer.Option(metavar="NUMBER", help="Multiply the trace's rates.")]
 Column = Annotated[str, typer.Option(metavar="NAME", help="Column of an o365 trace, or new names for a csv's columns.")]
 Bucket = Annotated[str, typer.Option(metavar="TIME", help="Rates of the trace are means over this time.")]
+Lengths = Annotated[
+    Path | None,
+    typer.Option("--lengths", metavar="FILE", help="A trace of requests to draw token lengths from, to measure what one replica serves."),
+]
+Measure = Annotated[
+    bool,
+    typer.Option(help="Measure what one replica of --spec serves with the trace's (or --lengths') lengths: some seconds of simulation."),
+]
 Lenient = Annotated[bool, typer.Option("--lenient", help="Skip the trace's broken rows.")]
 Json = Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the plan as JSON to PATH (- for stdout).")]
 
@@ -86,6 +97,8 @@ def size(
     rate_scale: Scale = 1.0,
     column: Column = "",
     bucket: Bucket = "5m",
+    lengths: Lengths = None,
+    measure: Measure = True,
     lenient: Lenient = False,
     json: Json = None,
 ) -> None:
@@ -112,11 +125,28 @@ def size(
     known = {**inputs.of_pool(spec, pool), **{name: value for name, value in given.items() if value is not None}}
     span = (inputs.time_s("--start", start), inputs.time_s("--duration", duration))
     part = inputs.TracePart(trace, trace_format, *span, rate_scale, column, inputs.time_s("--bucket", bucket), lenient) if trace else None
-    facts, planned = _worked_out(known, failure_domains, inputs.rates_of(part) if part else None)
+    rates = inputs.rates_of(part) if part else None
+    found = None
+    if measure and spec is not None and qps_per_replica is None:
+        found = inputs.measured_rate(spec, pool, inputs.lengths_from(lengths, part), _busiest(known, rates))
+    if found is not None and found.measured_per_s:
+        known["replica_per_s"] = sizing.exactly(found.measured_per_s)
+    _deliver(*_worked_out(known, failure_domains, rates), found, json)
+
+
+def _deliver(facts: Facts, planned: Plan, found: "ReplicaRate | None", json: str | None) -> None:
     if json is not None:
-        write_json(planned, json)
+        measures = {"measured_replica_qps": found.measured_per_s, "formula_replica_qps": found.formula_per_s} if found else {}
+        write_json({**msgspec.structs.asdict(planned), **measures}, json)
     if json != "-":
         show(facts, planned)
+        if found is not None:
+            show_measured(found)
+
+
+def _busiest(known: dict[str, Any], rates: inputs.Rates | None) -> float:
+    """The peak, in requests per second; 0 where it isn't known."""
+    return float(known.get("peak_per_s") or (max(rates.per_s) if rates is not None else 0))
 
 
 def _worked_out(known: dict[str, Any], failure_domains: int | None, rates: inputs.Rates | None) -> tuple[Facts, Plan]:

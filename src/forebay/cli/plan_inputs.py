@@ -1,19 +1,25 @@
 """What ``forebay plan size`` is told: numbers as exact decimals, a pool of a configuration, the rates of a trace."""
 
+import math
 import re
+import time
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from forebay.app.config import load
+from forebay.demand.trace import RATE_FORMATS
 from forebay.domain.errors import BadInput
-from forebay.domain.units import parse_duration_s
+from forebay.domain.units import format_duration, parse_duration_s
 from forebay.scaling.capacity import pool_capacity
 from forebay.simulation import sizing
 from forebay.spec.problems import did_you_mean
 from forebay.spec.types import Pool
+
+if TYPE_CHECKING:
+    from forebay.app.lab.replica_rate import ReplicaRate
 
 LARGEST = 10**12
 """No rate, price or time is larger: beyond it, it is a mistake."""
@@ -133,6 +139,30 @@ def rise(text: str) -> Fraction:
     return (high - low) / seconds
 
 
+def lengths_from(lengths: Path | None, trace: "TracePart | None") -> Path | None:
+    """Where token lengths can be drawn from: the one that was named, else a trace of requests."""
+    if lengths is not None or trace is None:
+        return lengths
+    from forebay.app.trace_files import format_of
+
+    return None if format_of(trace.path, trace.trace_format) in RATE_FORMATS else trace.path
+
+
+def measured_rate(spec: Path, name: str | None, lengths: Path | None, peak_per_s: float) -> "ReplicaRate | None":
+    """What one replica of the pool serves with these lengths; None where there are none, no profile, or a declared rate stands."""
+    pool = _pool(spec, name)
+    if lengths is None or pool.profile is None or pool.scaling.replica_rate_per_s is not None:
+        return None
+    from forebay.app.lab.replica_rate import REPLICAS_MAX, measured  # the simulator: nothing that plain numbers should wait for
+    from forebay.app.traces import length_sampler
+
+    tiers = sorted(load(spec).tiers, key=lambda tier: tier.rank)
+    rate_per_s = pool_capacity(pool).rate_per_s
+    replicas = math.ceil(peak_per_s / rate_per_s) if rate_per_s else 0
+    sampler = length_sampler(lengths, (pool.scaling.prompt_tokens, pool.scaling.output_tokens))
+    return measured(pool, tiers, sampler, replicas or REPLICAS_MAX // 2, time.process_time)
+
+
 class TracePart(msgspec.Struct, frozen=True):
     """Which part of which trace."""
 
@@ -177,6 +207,7 @@ def rates_of(wanted: TracePart) -> Rates:
     )
     if trace.duration_s / float(wanted.bucket_s) > BUCKETS_MAX:
         raise BadInput(
-            f"--bucket: found {wanted.bucket_s} s, allowed: at most {BUCKETS_MAX:,} of them in the trace's {trace.duration_s:g} s"
+            f"--bucket: found {format_duration(float(wanted.bucket_s))}, allowed: at most {BUCKETS_MAX:,} of them in the trace's "
+            f"{format_duration(trace.duration_s)}"
         )
     return Rates(wanted.bucket_s, [float(rate) for rate in trace.series(float(wanted.bucket_s)).values])

@@ -1,12 +1,16 @@
 """How ``forebay plan size`` shows a plan: each number with how it comes about."""
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from forebay.cli.output import console as output_console
 from forebay.domain.units import format_duration
 from forebay.simulation.sizing import Facts, Plan
+
+if TYPE_CHECKING:
+    from forebay.app.lab.replica_rate import ReplicaRate
 
 
 def per(rate_per_s: Fraction) -> str:
@@ -37,6 +41,23 @@ def show(facts: Facts, planned: Plan) -> None:
         console.print("\nIt is saved only where the GPUs that were released go back to their provider, or are lent to batch work.")
 
 
+def show_measured(found: "ReplicaRate") -> None:
+    """How the rate of one replica was found."""
+    lengths = f"{found.prompt_tokens:,} + {found.output_tokens:,} tokens on average"
+    if not found.measured_per_s:
+        said = (
+            f"Measured: no rate keeps the promise with these lengths ({lengths}), so the plan takes the formula's, for the mean pace alone."
+        )
+    else:
+        share = found.measured_per_s / found.formula_per_s
+        said = (
+            f"Measured on {_replicas(found.replicas)}: {found.measured_per_s:.4g}/s a replica keep the whole promise, first token and "
+            f"pace, with these lengths ({lengths}). That is {share:.0%} of the {found.formula_per_s:.4g}/s that keep the mean pace, which "
+            "--no-measure takes."
+        )
+    output_console(highlight=False).print(f"\n{said}", markup=False)
+
+
 def _sizes(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:
     each = facts.replica_per_s * facts.target
     share = "all that it can serve" if facts.target == 1 else f"{float(facts.target):.4g} of the {per(facts.replica_per_s)} it can serve"
@@ -48,6 +69,8 @@ def _sizes(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:
         if rate is not None and count is not None:
             because = f"{per(rate)} ÷ {per(each)} = {float(rate / each):.4g}, rounded up"
             rows.append((name, f"{_replicas(count)}, {gpus} GPU{'' if gpus == 1 else 's'}", because))
+    if facts.peak_per_s is None:
+        rows.append(("peak, trough", "not known", "give --peak and --trough, or a --trace: replicas, min, max and cost follow from them"))
     if facts.ramp_per_s2 and not facts.cold_start_s:
         rows.append(("warm buffer", "not known", "give --cold-start: how long until a new replica is ready"))
     elif facts.ramp_per_s2:

@@ -8,6 +8,7 @@ from forebay.cli import lab_options as options
 from forebay.cli import lab_output
 
 
+@lab_output.stoppable()
 def command(
     spec: options.SpecFile,
     trace: options.Trace,
@@ -56,8 +57,8 @@ def command(
     options.check_outputs(json, html)
     name = options.just_one("--policy", chosen("--policy", policy))
     request = options.request(spec, pool, options.trace_options(given), given)
-    with lab_output.doing() as tell_what:
-        ready = prepared(request, tell_what)
+    with lab_output.told_bar() as (doing, tell):
+        ready = prepared(request, doing, tell)
     with lab_output.bar(name) as tell:
         found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
     run = found.runs[name][0]

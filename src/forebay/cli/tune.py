@@ -1,19 +1,15 @@
 """`forebay tune`: the best settings on a training span, judged on what came after."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from forebay.app.report.content import format_hours
 from forebay.cli import lab_options as options
-from forebay.cli import lab_output, output
+from forebay.cli import lab_output
 from forebay.domain.units import format_duration
 
-if TYPE_CHECKING:
-    from forebay.app.lab.tuning import Tuning
 
-
+@lab_output.stoppable()
 def command(
     spec: options.SpecFile,
     trace: options.Trace,
@@ -66,22 +62,7 @@ def command(
     with lab_output.told_bar() as (doing, tell):
         found = tuning.tuned(request, names, train_s, jobs=jobs or cores(), timelines=html is not None, doing=doing, tell=tell)
     if json != "-":
-        _show_choices(found)
+        lab_output.say(f"Chosen on the first {format_duration(found.trained.duration_s)}:")
+        lab_output.show_choices(found.choices)
+        lab_output.say("\nOn what was held out:")
     lab_output.deliver(found.held_out, json, html, tuning.as_json(found))
-
-
-def _show_choices(found: "Tuning") -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("policy", "chosen settings"):
-        table.add_column(name, overflow="fold")
-    for name in ("GPU-hours", "kept"):
-        table.add_column(name, justify="right")
-    table.add_column("why", overflow="fold")
-    for choice in found.choices:
-        row = next(row for candidate, row in choice.tried if candidate == choice.chosen)
-        hours = format_hours(row.gpu_hours)
-        table.add_row(choice.policy, choice.settings, hours, f"{row.attainment:.2%}", choice.because)
-    console = output.console(highlight=False)
-    console.print(f"Chosen on the first {format_duration(found.trained.duration_s)}:", markup=False)
-    console.print(table)
-    console.print("\nOn what was held out:", markup=False)

@@ -107,12 +107,13 @@ class Reader:
         while block and self._slow is None:
             line, _, rest = block.partition(b"\n")
             text = line.decode("utf-8", "replace").lstrip("\ufeff").strip()
+            self.place.line += 1
             if text:
                 self._slow, is_header = FORMATS[self._format](text, self.place)
                 self._fast = _fast(self._format, text, self.place, self._tiers, self.counts)
                 if not is_header:
+                    self.place.line -= 1  # it is read again, as a row
                     return block
-            self.place.line += 1
             block = rest
         return block
 

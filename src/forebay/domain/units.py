@@ -78,6 +78,12 @@ def format_duration(seconds: float) -> str:
     return "".join(pieces[:2])
 
 
+def format_span(start_s: float, duration_s: float | None) -> str:
+    """A part of a trace for people: ``from 2d for 6h``, or ``from 2d on`` where it goes to the end (None, or endless)."""
+    since = f"from {format_duration(start_s) if start_s else '0s'}"
+    return f"{since} on" if duration_s is None or math.isinf(duration_s) else f"{since} for {format_duration(duration_s)}"
+
+
 def format_bytes(size: float) -> str:
     """``size`` bytes for people, decimal units: ``70.0GB``."""
     for unit in ("B", "kB", "MB", "GB"):

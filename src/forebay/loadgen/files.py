@@ -14,6 +14,7 @@ import msgspec
 
 from forebay.demand import span, trace
 from forebay.domain.errors import BadInput
+from forebay.domain.units import format_duration, format_span
 
 LINE_CHARS_MAX = 1 << 20
 ROWS_MAX = 2_000_000
@@ -93,6 +94,6 @@ def load(selection: Selection, seed: int, counts: trace.Counts) -> list[trace.Tr
             )
         chosen.append(row)
     if not chosen:
-        where = "the trace has no rows" if last_s is None else f"its rows that were read go from 0 to {last_s:.1f} s"
-        raise BadInput(f"{selection.path}: no row in the span from {selection.start_s:.1f} s for {selection.duration_s:.1f} s: {where}")
+        where = "the trace has no rows" if last_s is None else f"its rows that were read end at {format_duration(last_s)}"
+        raise BadInput(f"{selection.path}: no row in the span {format_span(selection.start_s, selection.duration_s)}: {where}")
     return chosen

@@ -7,16 +7,18 @@ would miss. It moves slowly, down fast where it was far off, and never up while 
 """
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
 from forebay.scaling import irreducible
-from forebay.scaling.arrivals import summed
+from forebay.scaling.arrivals import summed, summed_each
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import ALLOWED_MIN, misses
 from forebay.scaling.memory import BUCKET_S, Memory
 from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
 from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
+from forebay.scaling.shapes import CHANCE
 from forebay.scaling.sight import Sight
 from forebay.scaling.spread import Values
 from forebay.spec.types import Slo
@@ -32,6 +34,10 @@ USE_MIN = 0.5
 """At a lower use the misses say nothing about those at capacity."""
 OVERLOADED = 1.25
 """From this use on, demand outran what was held: what waits or was late then says nothing about what a replica sustains."""
+AFTERMATH_S, BEHIND_S = 600.0, 60.0
+"""For so long after a minute of such use, what waited then is still worked off, and the attainments are still of it."""
+DOUBT = 2.0
+"""Standard deviations: a minute of few requests overruns by chance."""
 PER_MINUTE = 0.05
 """Part of the way that one minute's evidence goes, up or down: evenly, for chance must not move it."""
 FAR_PER_MINUTE = 0.2
@@ -41,7 +47,12 @@ MISSES_SURE = 20.0
 """Evidence of fewer expected misses than this counts in proportion."""
 MISSES_LEAST = 0.05
 """Of the allowed share: fewer misses than this teach no more than this."""
+LEFT_TELLS = 2.0
+"""Where a floor leaves less than half of the allowed share, what is left is as small as the error of the floor: that none of it misses
+teaches the less for it."""
 MISSES_MOST = 0.3
+STEADY_MAX = 4.0
+"""Times the allowed share: where more miss, and physics does not say so, something waits. One such minute hides a floor for an hour."""
 STAKE = 0.5
 """Of the allowed share: while fewer miss, replicas are not said to sustain less. At a low use a few miss for other reasons."""
 AIM = 0.95
@@ -64,9 +75,10 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> f
         return before
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
-    missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, caused * allowed / left))
+    least = max(MISSES_LEAST, 1 - LEFT_TELLS * left / allowed) * allowed
+    missed = min(MISSES_MOST, max(least, caused * allowed / left))
     busiest = float(uses.max())
-    if not USE_MIN < busiest < OVERLOADED:
+    if not USE_MIN < busiest < OVERLOADED or _overrun(memory, sight.now_s, capacity.rate_per_s):
         return before
     step = -math.log(_fitting(requests, uses, missed, allowed))
     sure = min(1.0, float(requests.sum()) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
@@ -126,11 +138,36 @@ def unpreventable(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo
     requests, uses = _uses(memory, sight.now_s, capacity.rate_per_s)
     if requests.sum() <= 0:
         return memory.uses, memory.irreducible
-    use = float(requests @ uses / requests.sum()) * memory.sustained
-    per_s = requests.sum() / WINDOW_S
-    weight = min(WEIGHT_MAX, per_s / memory.usual_per_s) if memory.usual_per_s > 0 else 1.0
-    bins = irreducible.noted(memory.uses, use, weight, min(1.0, _missed(sight)))
-    return bins, irreducible.floor(memory.irreducible, bins, max(ALLOWED_MIN, 1 - slo.attainment))
+    prompt_tokens, band = _mean_prompt(memory, sight.now_s)
+    bins, allowed, missed = memory.uses, max(ALLOWED_MIN, 1 - slo.attainment), min(1.0, _missed(sight))
+    idle = irreducible.alone(capacity.profile, prompt_tokens, slo.ttft_s) if capacity.profile is not None and prompt_tokens > 0 else None
+    steady = missed <= max(STEADY_MAX * allowed, 2 * (idle or 0.0)) and not _overrun(memory, sight.now_s, capacity.rate_per_s)
+    if steady:
+        use = float(requests @ uses / requests.sum()) * memory.sustained
+        per_s = requests.sum() / WINDOW_S
+        weight = min(WEIGHT_MAX, per_s / memory.usual_per_s) if memory.usual_per_s > 0 else 1.0
+        bins = irreducible.noted(bins, use, weight, missed, prompt_tokens, band)
+    return bins, irreducible.floor(memory.irreducible, bins, allowed, idle)
+
+
+def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
+    """Mean tokens of the last minutes' prompts, and by how much of it chance may move it; 0 where nobody tells."""
+    told = [bucket for bucket in memory.buckets if bucket.start_s + BUCKET_S / 2 >= now_s - WINDOW_S and bucket.token_seconds > 0]
+    requests = sum(bucket.requests * min(1.0, bucket.token_seconds / bucket.seconds) for bucket in told if bucket.seconds > 0)
+    if not requests > 0:
+        return 0.0, 0.0
+    return sum(bucket.prompt_tokens for bucket in told) / requests, CHANCE / math.sqrt(requests)
+
+
+def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
+    """Whether demand outran what was held within the last AFTERMATH_S: what is late since then is late for what came before it."""
+    edges_s = [minute * BEHIND_S for minute in range(round(AFTERMATH_S / BEHIND_S) + 1)]
+    for shorter, longer in pairwise(summed_each(memory.buckets, now_s, edges_s)):
+        requests = longer.requests - shorter.requests
+        held = rate_per_s * (longer.replica_seconds - shorter.replica_seconds)
+        if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * held:
+            return True
+    return False
 
 
 def usual_per_s(memory: Memory, now_s: float) -> float:

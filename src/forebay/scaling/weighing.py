@@ -1,11 +1,12 @@
 """The terms of one decision, in the order in which they are considered: floors, triggers, caps."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 
 from forebay.domain.scaling import Term
-from forebay.scaling import arrivals, caps, floors, triggers
+from forebay.scaling import arrivals, caps, floors, surge, triggers
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import Prices
 from forebay.scaling.memory import Memory
@@ -58,13 +59,13 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         terms.append(floors.awake(facts.wake_s, facts.cold_start_s) or terms[-1])
     if facts.active is not None:
         terms.append(floors.scheduled(facts.active, facts.wall_s))
-    demand = _demand(facts)
+    present = arrivals.present_ramp_per_s2(facts.memory.buckets, sight.now_s, settings.noise_sigmas)
+    demand = _demand(facts, present)
     if capacity.rate_per_s is None and capacity.prompt_tokens_per_s is None and capacity.output_tokens_per_s is None:
         terms.append(floors.unmeasured(capacity))
     base: Term | None = None
     if demand is not None:
         terms.append(floors.demanded(demand, capacity, 0.0 if outlook is None else floors.FRACTION_FORESEEN))
-        present = arrivals.present_ramp_per_s2(facts.memory.buckets, sight.now_s, settings.noise_sigmas)
         buffer = floors.buffered(
             terms[-1].replicas, settings, capacity, present, facts.past_ramps_per_s2, facts.cold_start_s, outlook is not None
         )
@@ -74,9 +75,15 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         forecast = floors.forecasted(outlook, capacity, facts.prices)
         terms.append(forecast)
         base = forecast if base is None or forecast.replicas > base.replicas else base
+        each_per_s, outcomes = capacity.rate_per_s or math.inf, facts.memory.learnt.spread
+        surging = surge.seen(facts.memory.buckets, sight.now_s, sight.arrival_per_s, each_per_s, settings.noise_sigmas, outcomes)
+        if surging is not None:
+            terms.append(surge.surged(surging, capacity, outlook.headroom_start))
+            base = max(base, terms[-1], key=lambda term: term.replicas)
     if base is not None:
         terms.append(floors.spared(base.replicas, settings) or terms[-1])
     terms.append(triggers.kv(sight, facts.memory, settings))
+    terms.append(triggers.tokens(sight, facts.memory, settings, capacity) or terms[-1])
     terms.append(triggers.queue(sight, facts.memory, settings, capacity, demand, facts.cold_start_s))
     return Reasons(
         terms=_distinct(terms),
@@ -87,12 +94,11 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
     )
 
 
-def _demand(facts: Facts) -> arrivals.Demand | None:
+def _demand(facts: Facts, present_ramp_per_s2: float) -> arrivals.Demand | None:
     if facts.sight.arrival_per_s is None:
         return None
     buckets, now_s, settings = facts.memory.buckets, facts.sight.now_s, facts.settings
-    present = arrivals.present_ramp_per_s2(buckets, now_s, settings.noise_sigmas)
-    sigmas = settings.noise_sigmas * (arrivals.RISING_DOUBT if present > 0 else 1.0)
+    sigmas = settings.noise_sigmas * (arrivals.RISING_DOUBT if present_ramp_per_s2 > 0 else 1.0)
     claims_from_s = facts.cold_start_s if facts.outlook is not None else 0.0
     return arrivals.demand(buckets, now_s, facts.capacity, sigmas, claims_from_s)
 

@@ -253,12 +253,14 @@ class _Search:
         )
 
     def _note(self, best: _Trial, spares: int, loose: bool) -> str:
-        kept = f"{best.attained:.3%} of the requests had both promises kept, {self._promise:.4g} are promised"
+        kept = f"{100 * best.attained:.3f} % of the requests had both promises kept, {100 * self._promise:.4g} % are promised"
         if loose and best.planned.schedule.replicas.max() >= self._world.max_replicas:
             return f"Even with the most replicas allowed, {self._world.max_replicas}, the promise is not kept: {kept}."
         if loose:
-            return f"This schedule is loose: {kept}."
-        return f"It includes {spares} spare{'' if spares == 1 else 's'} throughout." if spares else ""
+            return f"The clairvoyant schedule is loose, it takes more than these hours if it can be done at all: {kept}."
+        short = "" if best.attained >= self._promise else f"≈ as near to the promise as replicas come in whole numbers: {kept}. "
+        spared = f"The clairvoyant schedule includes {spares} spare{'' if spares == 1 else 's'} throughout." if spares else ""
+        return f"{short}{spared}".rstrip()
 
 
 def _kept(run: RunResult, world: Scenario) -> tuple[int, int]:

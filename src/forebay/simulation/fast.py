@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from forebay.demand.arrays import Arrivals, ArrivalSource
 from forebay.domain.errors import BadInput
+from forebay.domain.roster import Posture
 from forebay.simulation.kernel import play
 from forebay.simulation.kernel.checks import check
 from forebay.simulation.kernel.layout import COUNTERS, Records, allocate, attach, more_groups, more_log, more_requests, more_rows
@@ -18,6 +19,7 @@ from forebay.simulation.kernel.numbers import ITL, TPOT, TTFT, WAIT
 from forebay.simulation.kernel.sketches import bounds, quantile_s
 from forebay.simulation.values import FleetRules, ReplicaReadings, TierResult, TierTotals
 
+_POSTURES = {Posture.OPEN: play.OPEN, Posture.SHED_PREEMPTIBLE: play.SHED_PREEMPTIBLE, Posture.SHED_LOW: play.SHED_LOW}
 _QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 
 
@@ -85,6 +87,10 @@ class FastFleet:
     def cancel_drain(self, row: int) -> None:
         """``row`` takes requests again."""
         self._settle(play.CANCEL_DRAIN, self._live(row))
+
+    def set_posture(self, posture: Posture) -> None:
+        """What the front queue does from now on with an arrival that can't start at once; what waits already goes on waiting."""
+        self._world["posture"] = _POSTURES[posture]
 
     def idle(self, row: int) -> bool:
         """Whether nothing is in flight on ``row``."""

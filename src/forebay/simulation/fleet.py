@@ -9,6 +9,7 @@ frees room is followed by dispatch at the same instant.
 
 from typing import Protocol
 
+from forebay.domain.roster import Posture
 from forebay.simulation.values import ReplicaReadings, TierResult, TierTotals
 
 
@@ -39,6 +40,10 @@ class SimulatedFleet(Protocol):
 
     def cancel_drain(self, row: int) -> None:
         """``row`` takes requests again."""
+        ...
+
+    def set_posture(self, posture: Posture) -> None:
+        """What the front queue does from now on with an arrival that can't start at once; what waits already goes on waiting."""
         ...
 
     def idle(self, row: int) -> bool:

@@ -2,7 +2,7 @@
 
 The policy is the live one and sees what the live controller would show it. The fleet owns requests and engines, this
 module owns time: it plays the fleet up to the next thing that happens, lets it happen, and goes on. What a decision says
-about admission (its posture) is not passed on: a simulated fleet sheds by its own bounds alone.
+about admission (its posture) goes to the fleet's front queue at once, as a roster takes it to the gateways.
 """
 
 import math
@@ -268,6 +268,7 @@ class _Run:
         self._desired = max(scenario.min_replicas, min(scenario.max_replicas, decision.replicas))
         self._memory = decision.memory
         self._reason = decision.reason
+        self._fleet.set_posture(decision.posture)
         self._alerts.take(decision, now_s)
         for term in decision.terms:
             if PRESENT_RAMP in term.numbers:

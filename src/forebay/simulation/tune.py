@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.scaling import Policy
@@ -123,7 +124,12 @@ def hourly_need(scenario: Scenario, arrivals: ArrivalSource, replica_rate_per_s:
         if len(within) < len(chunk.at_s):
             break
     hours = 168 if scenario.duration_s >= WEEK_S else 24
-    wall_s = scenario.start_wall_s - MONDAY_S + np.arange(buckets) * PLAN_S
+    return by_hour(counts, scenario.start_wall_s, replica_rate_per_s, hours)
+
+
+def by_hour(counts: npt.NDArray[np.float64], start_wall_s: float, replica_rate_per_s: float, hours: int) -> list[float]:
+    """The same from requests in each ``PLAN_S``, shape (buckets,), of which the first begins at ``start_wall_s``; ``hours``: 24 or 168."""
+    wall_s = start_wall_s - MONDAY_S + np.arange(len(counts)) * PLAN_S
     places = (wall_s // HOUR_S).astype(np.int64) % hours
     need = np.full(hours, -1.0)
     np.maximum.at(need, places, counts / PLAN_S / replica_rate_per_s)

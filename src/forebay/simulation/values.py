@@ -107,6 +107,8 @@ class TierTotals(msgspec.Struct, frozen=True):
     waiting: int = 0
     """A gauge: in the lane now."""
     waiting_tokens: int = 0
+    cached_tokens: int = 0
+    """Prompt tokens that a replica had cached when it was given the request."""
 
 
 class Minute(msgspec.Struct, frozen=True, array_like=True):

@@ -35,6 +35,14 @@ def test_the_nearest_promise_is_kept_and_a_tenth_less_is_not(slo, limit):
         assert bool(at_slo(PROFILE, *SHAPE, *promise).requests_per_s) is kept
 
 
+def test_where_one_looser_promise_helps_nothing_both_are_named():
+    said = refused(Slo(0.02, 0.005))
+    nearest = said.split("both looser, ttft: ")[1].split(";")[0]
+    ttft_s, itl_s = (parse_duration_s(value.strip()) for value in nearest.split(", itl: "))
+    assert at_slo(PROFILE, *SHAPE, ttft_s, itl_s).requests_per_s > 0
+    assert at_slo(PROFILE, *SHAPE, ttft_s * 0.9, itl_s).requests_per_s == 0
+
+
 def test_profiles_of_the_same_model_that_keep_it_are_named():
     rival = msgspec.structs.replace(
         PROFILE, name="ten-times", law=msgspec.structs.replace(PROFILE.law, base_s=PROFILE.law.base_s / 10, per_kv_token_s=0.0)

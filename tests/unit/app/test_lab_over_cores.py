@@ -1,6 +1,8 @@
 """Tasks over processes: every result once, errors come through, progress rises to the whole."""
 
+import multiprocessing
 import os
+import signal
 
 import pytest
 
@@ -46,3 +48,19 @@ def test_an_error_of_the_user_s_comes_through(jobs):
 def test_a_worker_that_dies_is_told():
     with pytest.raises(ForebayError, match="a worker process died"):
         list(over_cores(dies, [0, 1], 2, lambda share: None))
+
+
+def pauses(task, tell):
+    if task:
+        signal.pause()
+    return task
+
+
+def test_who_stops_it_does_not_wait_for_what_is_under_way():
+    results = over_cores(pauses, [0, 1], 2, lambda share: None)
+    assert next(results) == (0, 0)
+    workers = multiprocessing.active_children()
+    results.close()
+    for worker in workers:
+        worker.join(30)
+    assert not any(worker.is_alive() for worker in workers)

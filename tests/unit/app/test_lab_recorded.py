@@ -80,7 +80,7 @@ def test_nothing_recorded_is_said(state):
         read(state, "long")
     with pytest.raises(BadInput, match="there is no history at"):
         read(state / "nowhere", "chat")
-    with pytest.raises(BadInput, match="nothing is recorded from 7200 s on"):
+    with pytest.raises(BadInput, match="nothing is recorded from 2h on"):
         opened(read(state, "chat"), "past", TIERS, (7200.0, None), 1.0, 1.0, 0)
     with pytest.raises(BadInput, match="no request is recorded"):
         opened(read(state, "chat"), "past", TIERS, (600.0, 600.0), 1.0, 1.0, 0)

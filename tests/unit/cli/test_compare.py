@@ -1,10 +1,13 @@
 """``forebay compare``: every policy on the same arrivals, for people and for scripts."""
 
+import inspect
 import json
 import re
 
 import pytest
+import typer
 from lab_case import SPEC, invoke, said, spec, trace
+from typer.testing import CliRunner
 
 from forebay.app.lab.policies import NAMES
 from forebay.app.traces import DEFAULT_CV, FORMATS
@@ -91,11 +94,37 @@ def test_more_seeds_give_confidence(tmp_path):
     assert set(policy["confidence"]) == {"gpu_hours", "both_attainment", "cost_usd"}
 
 
+def test_others_are_played_once_more_as_tuned_before_the_span(tmp_path):
+    path = tmp_path / "hour.jsonl"
+    path.write_text("".join(f'{{"at_s": {at_s}, "prompt_tokens": 200, "output_tokens": 20}}\n' for at_s in range(0, 3660, 20)))
+    words = ["--spec", spec(tmp_path), "--trace", path, "--policies", "static,static-peak,forebay", "-j", "1"]
+    result = invoke(command, *words, "--tuned", "--start", "1h", "--no-bound", "--json", "-")
+    assert result.exception is None, result.exception
+    numbers = json.loads(result.stdout)
+    # Forebay's policy and a fleet of a fixed size for the peak have nothing to be tuned for them.
+    assert {policy["name"] for policy in numbers["policies"]} == {"static", "static (tuned)", "static-peak", "forebay"}
+    (choice,) = numbers["choices"]
+    assert choice["name"] == "static"
+    assert {"replicas"} == set(choice["settings"])
+    assert numbers["train_start_s"] + numbers["train_s"] <= 3600
+    assert any("before what is played" in note for note in numbers["notes"])
+
+
+def test_where_nothing_came_before_it_is_said_that_tuning_flatters(tmp_path):
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 20, 60.0), "--policies", "static", "--no-bound", "-j", "1"]
+    result = invoke(command, *words, "--tuned")
+    assert result.exception is None, result.exception
+    assert "nothing comes before it: this flatters them" in " ".join(result.stdout.split())
+    assert "chosen settings" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--policies", "forbay"], 'did you mean "forebay"?'),
         (["--policies", "nobody"], ", ".join(NAMES)),
+        (["--policies", "hpa"], "those that begin so: hpa-gpu, hpa-queue"),
+        (["--cold-start", "400d"], "--cold-start: found '400d', allowed: at most 1d"),
         (["--policies", ","], "found none"),
         (["--trace-format", "azur"], 'did you mean "azure"?'),
         (["--duration", "0s"], "--duration: found '0s', allowed: more than 0"),
@@ -158,5 +187,28 @@ def test_the_option_names_every_format_there_is():
 
 
 def test_the_default_burstiness_is_the_trace_reader_s():
-    assert command.__defaults__ is not None
-    assert DEFAULT_CV in command.__defaults__
+    assert inspect.signature(command).parameters["cv"].default == DEFAULT_CV
+
+
+def test_ctrl_c_is_one_line_and_the_code_that_shells_know(tmp_path, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("forebay.app.lab.world.prepared", stopped)
+    result = invoke(command, "--spec", spec(tmp_path), "--trace", trace(tmp_path, 20, 60.0))
+    assert (result.exit_code, result.stderr.strip().splitlines()[-1]) == (130, "stopped; nothing was written")
+
+
+@pytest.mark.parametrize(("columns", "seen", "hidden"), [(80, "breaches", "pace"), (120, "pace", "nothing")])
+def test_the_table_fits_the_terminal_and_nothing_in_it_is_cut(tmp_path, columns, seen, hidden):
+    app = typer.Typer()
+    app.command()(command)
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 20, 60.0), "--policies", "keda-queue-running,static", "-j", "1"]
+    result = CliRunner(env={"COLUMNS": str(columns)}).invoke(app, [str(word) for word in words])
+    table = result.stdout.split("note:")[0]
+    assert "…" not in table
+    assert "keda-queue-running" in table
+    assert seen in table
+    assert hidden not in table
+    assert ("columns more" in table) == (columns < 120)
+    assert max(map(len, table.splitlines())) <= columns

@@ -184,3 +184,26 @@ def test_a_bad_part_of_a_trace_is_named(rising: Path, words):
 def test_bad_input_says_what_is_allowed(words, says):
     with pytest.raises(BadInput, match=says):
         runner.invoke(app, ["size", *words.split()], catch_exceptions=False)
+
+
+def test_a_plan_without_a_peak_says_what_to_give():
+    text = runner.invoke(app, ["size", "--qps-per-replica", "12"]).stdout
+    assert "give --peak and --trough, or a --trace" in text
+
+
+def test_a_replica_is_measured_where_lengths_are_at_hand(tmp_path, monkeypatch):
+    monkeypatch.setattr("forebay.app.lab.replica_rate.SPAN_S", 3.0)
+    monkeypatch.setattr("forebay.app.lab.replica_rate.HALVINGS", 2)
+    spec, trace = tmp_path / "forebay.yaml", tmp_path / "trace.jsonl"
+    spec.write_text(
+        "pools:\n  chat:\n    model: llama-3.1-8b\n    profile: llama-3.1-8b-h100\n    engine: {kind: emulated}\n"
+        "    scaling: {min: 1, max: 5, shape: {prompt: 200, output: 20}}\n"
+    )
+    trace.write_text("".join(f'{{"at_s": {at_s}, "prompt_tokens": 200, "output_tokens": 20}}\n' for at_s in range(5)))
+    words = ["size", "--spec", str(spec), "--trace", str(trace), "--bucket", "1s"]
+    plan = planned(words)
+    assert plan["replica_qps"] == plan["measured_replica_qps"] > 0
+    assert plan["formula_replica_qps"] > 0
+    assert "keep the whole promise" in " ".join(runner.invoke(app, words).stdout.split())
+    assert "measured_replica_qps" not in planned([*words, "--no-measure"])
+    assert "measured_replica_qps" not in planned([*words, "--qps-per-replica", "12"])

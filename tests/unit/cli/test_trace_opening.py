@@ -150,10 +150,10 @@ def test_broken_rows_are_counted_where_that_is_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("text", "changes", "words"),
     [
-        (AZURE, {"start_s": 3600.0}, "no row in the span from 3600 s .* from 0 to 119.0 s"),
+        (AZURE, {"start_s": 3600.0}, "no row in the span from 1h on: its rows that were read end at 1m59s"),
         (AZURE, {"start_s": 0.1, "duration_s": 0.2}, "no row in the span"),
         (AZURE.splitlines()[0], {}, "the trace has no rows"),
-        (RATE, {"start_s": 1e6}, "nothing in the span from 1e.06 s .* from 0 to 3600 s"),
+        (RATE, {"start_s": 1e6}, "nothing in the span from 11d13h on: the trace is 1h long"),
         (AZURE, {"start_s": -1.0}, "span: found"),
         (AZURE, {"duration_s": 0.0}, "span: found"),
         (AZURE, {"rate_scale": 0.0}, "rate scale: found 0"),

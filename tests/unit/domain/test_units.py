@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from forebay.domain.units import (
     format_bytes,
     format_duration,
+    format_span,
     parse_duration_s,
     parse_ramp_per_s2,
     parse_rate_per_s,
@@ -62,6 +63,14 @@ def test_a_formatted_duration_reads_back_to_the_same_order(milliseconds):
     seconds = milliseconds / 1000
     shown = parse_duration_s(format_duration(seconds)) if seconds else 0.0
     assert math.isclose(shown, seconds, rel_tol=0.05, abs_tol=0.001)
+
+
+@pytest.mark.parametrize(
+    ("start_s", "duration_s", "said"),
+    [(2_592_000.0, math.inf, "from 30d on"), (0.0, None, "from 0s on"), (90.0, 7200.0, "from 1m30s for 2h")],
+)
+def test_parts_of_a_trace_for_people(start_s, duration_s, said):
+    assert format_span(start_s, duration_s) == said
 
 
 def test_bytes_for_people():

@@ -61,7 +61,7 @@ def test_the_format_is_guessed_and_the_span_taken(tmp_path):
 @pytest.mark.parametrize(
     ("text", "selection", "words"),
     [
-        (TRACE, {"start_s": 3600.0}, "no row in the span from 3600.0 s .* from 0 to 59.0 s"),
+        (TRACE, {"start_s": 3600.0}, "no row in the span from 1h .* end at 59s"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", {}, "the trace has no rows"),
         ("", {}, "found 'nothing'"),
         ("a,b\n1,2\n", {}, "found 'a,b'"),

@@ -7,7 +7,7 @@ import numpy as np
 
 from forebay.demand.arrays import Arrivals
 from forebay.domain.profile import ColdStart, Profile, StepLaw
-from forebay.domain.roster import Capacity
+from forebay.domain.roster import Capacity, Posture
 from forebay.simulation.values import Dispatch, FleetRules, Order, Queueing, TierRules
 
 TICK_S = 2.0**-10
@@ -133,7 +133,7 @@ def _arrivals(chance, rules, exact, prompt, output):
 def _script(chance, last_s, exact):
     """Calls of the driver in order of time, each with a number to choose a row by."""
     until = int(last_s / TICK_S * 1.3) + 200
-    words = ("add", "add", "add", "add", "drain", "cancel_drain", "cancel_drain", "stop", "look", "forget")
+    words = ("add", "add", "add", "add", "drain", "cancel_drain", "cancel_drain", "stop", "look", "forget", "posture")
     times = sorted(_time_s(chance, 0, until, exact) for _ in range(chance.randint(3, 25)))
     calls = [(at_s, chance.choice(words), chance.randrange(1000)) for at_s in times]
     return [(0.0, "add", 0), *calls, (times[-1], "add", 0)]
@@ -161,6 +161,9 @@ def _call(case, fleets, word, number, live):
     if word == "forget":
         for fleet in fleets:
             fleet.forget_recent()
+    elif word == "posture":
+        for fleet in fleets:
+            fleet.set_posture(list(Posture)[number % 3])
     elif word == "add" and len(live) < case.rules.replicas_max:
         rows = {fleet.add() for fleet in fleets}
         assert len(rows) == 1

@@ -12,6 +12,7 @@ import numpy as np
 
 from forebay.admission.kv import peak_kv_tokens
 from forebay.domain.errors import BadInput
+from forebay.domain.roster import Posture
 from forebay.engine.batch import Engine, Finished, Preempted, Token
 from forebay.engine.steptime import prefill_s
 from forebay.simulation.kernel.numbers import (
@@ -121,6 +122,7 @@ class PlainFleet:
         self._lines = [([], []) for _ in rules.tiers]
         self._submits = []
         self._blocked = None
+        self._posture = Posture.OPEN
         self._freed = set()
         self._chosen_seq = 0
         self._last_row = -1
@@ -264,7 +266,15 @@ class PlainFleet:
             return
         self._enqueue(request)
         self._pump()
+        if self.rules.queueing is Queueing.GATEWAY and any(request in line for line in self._lines[request.tier]):
+            low = self._posture is Posture.SHED_LOW and request.tier > 0
+            if low or (self._posture is not Posture.OPEN and self.rules.tiers[request.tier].preemptible):
+                self._leave(request)
+                self._shed(request)
         self._overflow()
+
+    def set_posture(self, posture):
+        self._posture = posture
 
     def _never_fits(self, request):
         profile, capacity, total = self.rules.profile, self.rules.capacity, request.prompt + request.output
@@ -395,6 +405,7 @@ class PlainFleet:
         cached = self._cached_on(request, row)
         request.row = row
         request.uncached = request.outstanding = request.prompt - cached
+        self.counts[request.tier]["cached_tokens"] += cached
         replica.permits[request.seq] = request
         replica.worst_tokens += request.prompt + request.output
         replica.prefill_tokens += request.outstanding

@@ -12,7 +12,7 @@ import numpy as np
 
 from forebay.demand.arrays import Arrivals
 from forebay.domain.profile import ColdStart, Profile, StepLaw
-from forebay.domain.roster import Capacity
+from forebay.domain.roster import Capacity, Posture
 from forebay.domain.scaling import Decision, Term, TermKind
 from forebay.simulation.lab import play
 from forebay.simulation.values import ColdStartModel, FleetRules, ReplicaReadings, Scenario, TierResult, TierRules, TierTotals
@@ -39,6 +39,7 @@ class SlotFleet:
         self.now_s = 0.0
         self._rows = ((float(row[0]), int(row[1]), int(row[2]), int(row[3])) for chunk in arrivals for row in zip(*chunk, strict=True))
         self._next = next(self._rows, None)
+        self.posture = Posture.OPEN
         self._line = deque()
         self._ends = []
         self._replicas = {}
@@ -71,6 +72,11 @@ class SlotFleet:
                 self._arrive()
             self._dispatch()
         self.now_s = at_s
+
+    def set_posture(self, posture):
+        if posture is not self.posture:
+            self.posture = posture
+            self.calls.append((self.now_s, "posture", posture.value))
 
     def _arrive(self):
         at_s, prompt, output, tier = self._next

@@ -102,7 +102,7 @@ def test_spares_are_held_throughout_and_paid_for():
     assert spared.gpu_hours - bare.gpu_hours == pytest.approx(2 * 2 * 150 / 3600)
     assert spared.lower_bound_gpu_hours - bare.lower_bound_gpu_hours == pytest.approx(2 * 2 * 150 / 3600)
     assert [count for _, count in spared.schedule] == [count + 2 for _, count in bare.schedule]
-    assert (spared.attainment, spared.note) == (bare.attainment, "It includes 2 spares throughout.")
+    assert (spared.attainment, spared.note) == (bare.attainment, "The clairvoyant schedule includes 2 spares throughout.")
 
 
 def test_where_the_most_replicas_do_not_suffice_it_says_so():

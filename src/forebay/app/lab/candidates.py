@@ -23,29 +23,34 @@ MARGINS = (0.05, 0.25)
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One setting: where it stands in its policy's list, and what it sets."""
+    """One setting: where it stands in its policy's list, and what it sets. It can be made anew wherever it is played."""
 
     policy: str
     place: int
     settings: Mapping[str, float]
+    peak_replicas: int = 1
+    """What the list was made for: the peak of the span on which it was tried."""
+    hourly: tuple[float, ...] = ()
+    """The same: replicas needed by hour, which calendars are made from."""
 
 
 def listed(name: str, ready: Prepared, hourly: tuple[float, ...]) -> list[Candidate]:
-    """Every setting of the policy ``name`` that is tried; the first is its defaults, and for some the only one."""
+    """Every setting of the policy ``name`` that is tried on ``ready``; the first is its defaults, and for some the only one."""
     if name == FAVOURITE:
         return [Candidate(name, place, values) for place, values in enumerate(_own())]
     of = settings.targets(ready.request.pool, pool_capacity(ready.request.pool))
     found = grid(name, of, peak_replicas=ready.peak_replicas, hourly=hourly)
-    return [Candidate(name, place, each.settings) for place, each in enumerate(found)]
+    return [Candidate(name, place, each.settings, ready.peak_replicas, hourly) for place, each in enumerate(found)]
 
 
-def make(candidate: Candidate, ready: Prepared, hourly: tuple[float, ...]) -> Policy:
-    """The policy with these settings."""
+def make(candidate: Candidate, ready: Prepared) -> Policy:
+    """The policy with these settings, for the pool of ``ready``."""
     request = ready.request
     pool = request.pool
     if candidate.policy != FAVOURITE:
         of = settings.targets(pool, pool_capacity(pool))
-        return grid(candidate.policy, of, peak_replicas=ready.peak_replicas, hourly=hourly)[candidate.place].make()
+        found = grid(candidate.policy, of, peak_replicas=candidate.peak_replicas, hourly=candidate.hourly)
+        return found[candidate.place].make()
     changes = dict(candidate.settings)
     if "miss_ratio" in changes:
         changes["miss_usd"] = changes.pop("miss_ratio") * (pool.scaling.idle_usd or _replica_usd(ready))

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from forebay.app.lab import summaries
+from forebay.app.lab import candidates, summaries
+from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.over_cores import over_cores
 from forebay.app.lab.policies import make
 from forebay.app.lab.summaries import Yardstick
@@ -19,6 +20,8 @@ from forebay.simulation.lab import play
 from forebay.simulation.values import PolicySummary, RunResult, Scenario
 
 SECONDS_PER_HOUR = 3600.0
+TUNED = " (tuned)"
+"""After a policy's name: as tuned, not as its source has it."""
 Tell = Callable[[float], None]
 
 
@@ -30,6 +33,8 @@ class Task(msgspec.Struct, frozen=True):
     seed: int
     timeline: bool = False
     """Keep it: it is most of a result, and only pictures want it."""
+    candidate: Candidate | None = None
+    """The settings to play; None: the policy's own."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -51,14 +56,36 @@ class Comparison(msgspec.Struct, frozen=True):
         return summaries.verdict(self.summaries, {name: self.attained(name) for name in self.runs}, self.yardstick.promise)
 
 
-def compared(ready: Prepared, names: Sequence[str], *, seeds: int, jobs: int, bound: bool, timelines: bool, tell: Tell) -> Comparison:
-    """Play ``names`` on ``seeds`` seeds. Raises BadInput for faults or policies that don't fit the pool."""
+def compared(
+    ready: Prepared,
+    names: Sequence[str],
+    *,
+    seeds: int,
+    jobs: int,
+    bound: bool,
+    timelines: bool,
+    tell: Tell,
+    tuned: Sequence[Candidate] = (),
+) -> Comparison:
+    """Play ``names``, and the settings ``tuned`` beside them, on ``seeds`` seeds.
+
+    Raises BadInput for faults or policies that don't fit the pool.
+    """
+    rows: list[tuple[str, Candidate | None]] = [(name, None) for name in names]
+    rows += [(each.policy + TUNED, each) for each in tuned]
+    return played(ready, rows, seeds=seeds, jobs=jobs, bound=bound, timelines=timelines, tell=tell)
+
+
+def played(
+    ready: Prepared, rows: Sequence[tuple[str, Candidate | None]], *, seeds: int, jobs: int, bound: bool, timelines: bool, tell: Tell
+) -> Comparison:
+    """Play ``rows``: each has a name, and the settings it stands for (None: those of the policy of that name)."""
     first = ready.request.seed
     # The schedule takes longest: begun first, it is done when the others are.
     tasks = [Task(ready, None, first)] if bound else []
-    tasks += [Task(ready, name, first + number, timelines and not number) for number in range(seeds) for name in names]
+    tasks += [Task(ready, name, first + nth, timelines and not nth, settings) for nth in range(seeds) for name, settings in rows]
     results: dict[int, RunResult | Bound] = dict(over_cores(work, tasks, jobs, tell))
-    runs: dict[str, list[RunResult]] = {name: [] for name in names}
+    runs: dict[str, list[RunResult]] = {name: [] for name, _ in rows}
     found: Bound | None = None
     for place in sorted(results):
         result = results[place]
@@ -96,7 +123,8 @@ def work(task: Task, tell: Tell) -> RunResult | Bound:
     if task.policy is None:
         spares = request.pool.scaling.spare_replicas
         return clairvoyant(world, arrivals, fleet=FastFleet, cpu_clock=time.process_time, spares=spares, progress=tell)
-    result = play_one(ready, world, make(task.policy, ready), task.policy, task.seed, tell)
+    policy = make(task.policy, ready) if task.candidate is None else candidates.make(task.candidate, ready)
+    result = play_one(ready, world, policy, task.policy, task.seed, tell)
     return result if task.timeline else msgspec.structs.replace(result, timeline=())
 
 

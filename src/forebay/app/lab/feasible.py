@@ -5,7 +5,7 @@ shipped profiles of the same model that keep the one that was made.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import Profile
@@ -53,23 +53,36 @@ def _state(profile: Profile, shape: tuple[int, int], slo: Slo) -> CapacityAtSlo:
 
 
 def _nearest(profile: Profile, shape: tuple[int, int], slo: Slo, binding: Binding) -> str:
-    """The smallest looser value of the promise that binds; empty where loosening it helps nothing."""
-    limits = {Binding.ITL: ("itl", slo.itl_s), Binding.TTFT: ("ttft", slo.ttft_s)}
-    if binding not in limits:
-        return ""
-    name, promised_s = limits[binding]
+    """The smallest looser value of the promise that binds, or of both where one alone helps nothing; empty where not even both do."""
 
-    def keeps(value_s: float) -> bool:
-        ttft_s, itl_s = (value_s, slo.itl_s) if name == "ttft" else (slo.ttft_s, value_s)
+    def keeps(ttft_s: float, itl_s: float) -> bool:
         return at_slo(profile, shape[0], shape[1], ttft_s, itl_s).requests_per_s > 0
 
-    low, high = promised_s, promised_s * LOOSENED_MAX
-    if not keeps(high):
+    def ttft(itl_s: float) -> float | None:
+        return smallest(lambda value_s: keeps(value_s, itl_s), slo.ttft_s)
+
+    def itl(ttft_s: float) -> float | None:
+        return smallest(lambda value_s: keeps(ttft_s, value_s), slo.itl_s)
+
+    alone_s = itl(slo.ttft_s) if binding is Binding.ITL else ttft(slo.itl_s) if binding is Binding.TTFT else None
+    if alone_s is not None:
+        return f"The nearest that it can keep is {binding}: {format_duration(alone_s)}"
+    itl_s = itl(slo.ttft_s * LOOSENED_MAX)
+    ttft_s = None if itl_s is None else ttft(itl_s)
+    if itl_s is None or ttft_s is None:
         return ""
+    return f"The nearest that it can keep is both looser, ttft: {format_duration(ttft_s)}, itl: {format_duration(itl_s)}"
+
+
+def smallest(keeps: Callable[[float], bool], promised: float) -> float | None:
+    """The smallest value above ``promised`` that ``keeps``, rounded up to two digits; None beyond ``LOOSENED_MAX`` times as loose."""
+    low, high = promised, promised * LOOSENED_MAX
+    if not keeps(high):
+        return None
     for _ in range(_HALVINGS):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if keeps(middle) else (middle, high)
-    return f"The nearest that it can keep is {name}: {format_duration(_rounded_up(high))}"
+    return _rounded_up(high)
 
 
 def _rounded_up(value: float) -> float:

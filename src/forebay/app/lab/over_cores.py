@@ -44,6 +44,7 @@ def over_cores(work: Work[T, R], tasks: Sequence[T], jobs: int, tell: Tell) -> I
     # A forked child of a process with threads (a progress bar's) may hang on a lock that nobody in it will release.
     context = multiprocessing.get_context("forkserver")
     shares = context.Array("d", len(tasks), lock=False)
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(shares,))
     try:
         for place, result in _done(pool, work, tasks, jobs, lambda: tell(sum(shares) / len(tasks))):
@@ -51,6 +52,11 @@ def over_cores(work: Work[T, R], tasks: Sequence[T], jobs: int, tell: Tell) -> I
             yield place, result
     except BrokenProcessPool:
         raise ForebayError("a worker process died; if memory ran out, try again with --jobs 1") from None
+    except BaseException:
+        # Whoever stops this (Ctrl-C, a task's error) does not want to wait for the tasks under way.
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.terminate()
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -28,7 +28,8 @@ def chosen(option: str, text: str) -> list[str]:
         return list(NAMES)
     for name in wanted:
         if name not in NAMES:
-            hint = did_you_mean(name, NAMES)
+            longer = [known for known in NAMES if known.startswith(name)]
+            hint = f"those that begin so: {', '.join(longer)}" if longer else did_you_mean(name, NAMES)
             raise BadInput(f"{option}: found {name!r}, allowed: {', '.join((ALL, *NAMES))}{f'; {hint}' if hint else ''}")
     return wanted
 

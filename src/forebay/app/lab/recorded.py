@@ -20,6 +20,7 @@ from forebay.demand.lengths import LENGTH_CV
 from forebay.demand.trace import TOKENS_MAX, Counts
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import History
+from forebay.domain.units import format_duration, format_span
 
 SQLITE_MAGIC = b"SQLite format 3"
 _Floats = npt.NDArray[np.float64]
@@ -81,9 +82,11 @@ def opened(
         rates = intensity.smooth(np.nan_to_num(buckets.requests) / buckets.bucket_s, buckets.bucket_s)
         rates = rates.window(start_s, math.inf if duration_s is None else duration_s).scaled(rate_scale)
     except ValueError:
-        raise BadInput(f"{name}: nothing is recorded from {start_s:g} s on; there are {buckets.duration_s:g} s") from None
+        raise BadInput(
+            f"{name}: nothing is recorded {format_span(start_s, None)}; there are {format_duration(buckets.duration_s)}"
+        ) from None
     if not rates.cumulated()[-1] > 0:
-        raise BadInput(f"{name}: no request is recorded in the {rates.duration_s:g} s from {start_s:g} s on")
+        raise BadInput(f"{name}: no request is recorded {format_span(start_s, rates.duration_s)}")
 
     def source() -> ArrivalSource:
         lengths = chances("lengths")

@@ -29,7 +29,9 @@ def content(comparison: Comparison) -> Content:
     played = tuple(Played(line, comparison.runs[line.name][0], comparison.attained(line.name)) for line in lines)
     drawn = None
     if bound is not None:
-        drawn = BoundDrawn(bound.gpu_hours, bound.schedule, "loose" if bound.loose else "")
+        drawn = BoundDrawn(
+            bound.gpu_hours, bound.schedule, "loose" if bound.loose else "" if bound.attainment >= pool.slo.attainment else "≈"
+        )
     return Content(
         title=f"{pool.name} on {_short_name(ready.name)}, {format_duration(ready.duration_s)}",
         facts=_facts(comparison),

@@ -1,6 +1,7 @@
 """What a trace comes to before anything is played: how much, how steep, how long, and the history that policies may know of it."""
 
 import math
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -53,9 +54,11 @@ class Surveyed:
         self._requests = 0
         self._columns = np.zeros((3, max(1, math.ceil(duration_s / bucket_s - 1e-9))))
 
-    def take(self, source: ArrivalSource) -> "Surveyed":
-        """Add all of ``source`` that lies within the span."""
+    def take(self, source: ArrivalSource, tell: Callable[[float], None] | None = None) -> "Surveyed":
+        """Add all of ``source`` that lies within the span; ``tell``: what fraction of the span has been seen."""
         for chunk in source:
+            if tell is not None and len(chunk.at_s):
+                tell(min(1.0, float(chunk.at_s[-1]) / self._duration_s))
             self._requests += len(chunk.at_s)
             keep = self._promised[chunk.tier] & (chunk.at_s < self._duration_s)
             places = (chunk.at_s[keep] / self._bucket_s).astype(np.int64)

@@ -7,21 +7,20 @@ import msgspec
 
 from forebay.app.lab import candidates, comparing
 from forebay.app.lab.candidates import Candidate
-from forebay.app.lab.comparing import Comparison, Task, play_one, summed
+from forebay.app.lab.comparing import TUNED, Comparison, play_one, played
 from forebay.app.lab.over_cores import over_cores
 from forebay.app.lab.request import LabRequest
+from forebay.app.lab.summaries import FAVOURITE
+from forebay.app.lab.training_span import training_span
 from forebay.app.lab.world import Prepared, opened, prepared, scenario
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration
 from forebay.scaling.capacity import pool_capacity
 from forebay.simulation import tune
-from forebay.simulation.clairvoyant import Bound
 from forebay.simulation.tune import Row, Tuned
-from forebay.simulation.values import RunResult
 
 Tell = Callable[[float], None]
-SUFFIX = " tuned"
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -29,7 +28,6 @@ class Trial(msgspec.Struct, frozen=True):
 
     ready: Prepared
     candidate: Candidate
-    hourly: tuple[float, ...]
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -52,6 +50,23 @@ class Tuning(msgspec.Struct, frozen=True):
     trained: Prepared
     choices: tuple[Choice, ...]
     held_out: Comparison
+
+
+class Rivals(msgspec.Struct, frozen=True):
+    """Other autoscalers as tuned for a comparison, and where (``said``, in words)."""
+
+    trained: Prepared
+    said: str
+    choices: tuple[Choice, ...]
+
+    @property
+    def note(self) -> str:
+        """For whoever reads the comparison."""
+        requests = min(self.trained.survey.requests, tune.REQUESTS_MAX)
+        return (
+            f"Rows named {TUNED.strip()} have the settings that were cheapest while they kept the promise on {self.said} "
+            f"({requests:,} requests a run)."
+        )
 
 
 def spans(request: LabRequest, train_s: float | None) -> tuple[LabRequest, LabRequest]:
@@ -84,50 +99,47 @@ def tuned(
     """Choose settings for ``names`` on the first part of the span, and play the rest with the defaults and with what was chosen."""
     first, rest = spans(request, train_s)
     doing("the training span")
-    trained = prepared(first, doing)
-    world = scenario(trained, request.seed)
-    # A run is bounded in requests: what is learned after a million of them is not worth the wait.
-    world = tune.training(world, _arrivals(trained), tune.REQUESTS_MAX)
-    trained = msgspec.structs.replace(trained, duration_s=world.duration_s)
+    trained = bounded(prepared(first, doing, tell))
     rate = pool_capacity(request.pool).rate_per_s
-    hourly = tuple(tune.hourly_need(world, _arrivals(trained), rate)) if rate else ()
-    trials = [Trial(trained, candidate, hourly) for name in names for candidate in candidates.listed(name, trained, hourly)]
-    doing(f"{len(trials)} settings on {format_duration(trained.duration_s)}")
-    rows = dict(over_cores(train, trials, jobs, lambda share: tell(share / 2)))
-    choices = tuple(_choice(name, trials, rows, world.promise_attainment) for name in names)
+    hourly = tuple(tune.hourly_need(scenario(trained, request.seed), _arrivals(trained), rate)) if rate else ()
+    choices = choose(trained, names, hourly, jobs=jobs, doing=doing, tell=lambda share: tell(share / 2))
     doing("the held-out span")
-    held = prepared(rest, doing)
+    held = prepared(rest, doing, tell)
     doing("default and tuned settings on what was held out")
-    return Tuning(trained, choices, _held_out(held, choices, hourly, jobs, timelines, lambda share: tell(0.5 + share / 2)))
+    return Tuning(trained, choices, _held_out(held, choices, jobs, timelines, lambda share: tell(0.5 + share / 2)))
+
+
+def bounded(ready: Prepared) -> Prepared:
+    """``ready`` cut where a run has seen enough: what is learned after a million requests is not worth the wait."""
+    world = tune.training(scenario(ready, ready.request.seed), _arrivals(ready), tune.REQUESTS_MAX)
+    return msgspec.structs.replace(ready, duration_s=world.duration_s)
+
+
+def rivals(ready: Prepared, names: Sequence[str], *, jobs: int, doing: Callable[[str], None], tell: Tell) -> Rivals:
+    """What `compare` plays beside the defaults: the best settings of those of ``names`` that are other people's and have any."""
+    doing("the training span")
+    span = training_span(ready, pool_capacity(ready.request.pool).rate_per_s or 0.0)
+    trained = bounded(prepared(span.request, doing, tell))
+    choices = choose(trained, [name for name in names if name != FAVOURITE], span.hourly, jobs=jobs, doing=doing, tell=tell)
+    return Rivals(trained, span.said, tuple(choice for choice in choices if len(choice.tried) > 1))
+
+
+def choose(
+    trained: Prepared, names: Sequence[str], hourly: tuple[float, ...], *, jobs: int, doing: Callable[[str], None], tell: Tell
+) -> tuple[Choice, ...]:
+    """The best settings of each of ``names`` on ``trained``; ``hourly``: what `simulation.tune.hourly_need` gives, or nothing."""
+    trials = [Trial(trained, candidate) for name in names for candidate in candidates.listed(name, trained, hourly)]
+    doing(f"{len(trials)} settings on {format_duration(trained.duration_s)}")
+    rows = dict(over_cores(train, trials, jobs, tell))
+    return tuple(_choice(name, trials, rows, trained.request.pool.slo.attainment) for name in names)
 
 
 def train(trial: Trial, tell: Tell) -> Row:
     """One run on the training span."""
     ready = trial.ready
     world = scenario(ready, ready.request.seed)
-    policy = candidates.make(trial.candidate, ready, trial.hourly)
-    run = play_one(ready, world, policy, trial.candidate.policy, ready.request.seed, tell)
+    run = play_one(ready, world, candidates.make(trial.candidate, ready), trial.candidate.policy, ready.request.seed, tell)
     return Row(described(trial.candidate), run.gpu_hours, tune.kept(run, world), run.scale_actions)
-
-
-class Retrial(msgspec.Struct, frozen=True):
-    """One setting, or (None) the clairvoyant schedule, on the held-out span."""
-
-    ready: Prepared
-    candidate: Candidate | None
-    hourly: tuple[float, ...]
-    name: str
-    timeline: bool
-
-
-def judge(trial: Retrial, tell: Tell) -> RunResult | Bound:
-    """One run on the held-out span."""
-    ready = trial.ready
-    if trial.candidate is None:
-        return comparing.work(Task(ready, None, ready.request.seed), tell)
-    world = scenario(ready, ready.request.seed)
-    run = play_one(ready, world, candidates.make(trial.candidate, ready, trial.hourly), trial.name, ready.request.seed, tell)
-    return run if trial.timeline else msgspec.structs.replace(run, timeline=())
 
 
 def described(candidate: Candidate) -> str:
@@ -137,10 +149,15 @@ def described(candidate: Candidate) -> str:
 
 def as_json(tuning: Tuning) -> dict[str, Any]:
     """For scripts: the comparison on the held-out span, and what was chosen."""
+    return {**comparing.as_json(tuning.held_out), **choices_as_json(tuning.trained, tuning.choices)}
+
+
+def choices_as_json(trained: Prepared, choices: Sequence[Choice]) -> dict[str, Any]:
+    """What was chosen, on what, and everything that was tried; ``name`` with `TUNED` behind it is its row in the comparison."""
     return {
-        **comparing.as_json(tuning.held_out),
-        "train_s": tuning.trained.duration_s,
-        "train_requests": tuning.trained.survey.requests,
+        "train_s": trained.duration_s,
+        "train_requests": min(trained.survey.requests, tune.REQUESTS_MAX),
+        "train_start_s": trained.request.trace.start_s,
         "choices": [
             {
                 "name": choice.policy,
@@ -151,24 +168,19 @@ def as_json(tuning: Tuning) -> dict[str, Any]:
                     for each, row in choice.tried
                 ],
             }
-            for choice in tuning.choices
+            for choice in choices
         ],
     }
 
 
-def _held_out(ready: Prepared, choices: Sequence[Choice], hourly: tuple[float, ...], jobs: int, timelines: bool, tell: Tell) -> Comparison:
-    retrials = [Retrial(ready, None, hourly, "", False)]
+def _held_out(ready: Prepared, choices: Sequence[Choice], jobs: int, timelines: bool, tell: Tell) -> Comparison:
+    rows: list[tuple[str, Candidate | None]] = []
     for choice in choices:
         default = choice.tried[0][0]
-        retrials.append(Retrial(ready, default, hourly, choice.policy, timelines))
+        rows.append((choice.policy, default))
         if choice.chosen != default:
-            retrials.append(Retrial(ready, choice.chosen, hourly, choice.policy + SUFFIX, timelines))
-    results = dict(over_cores(judge, retrials, jobs, tell))
-    bound = next((result for result in results.values() if isinstance(result, Bound)), None)
-    runs: dict[str, tuple[RunResult, ...]] = {
-        result.policy: (result,) for _, result in sorted(results.items()) if isinstance(result, RunResult)
-    }
-    return summed(ready, bound, runs)
+            rows.append((choice.policy + TUNED, choice.chosen))
+    return played(ready, rows, seeds=1, jobs=jobs, bound=True, timelines=timelines, tell=tell)
 
 
 def _choice(name: str, trials: Sequence[Trial], rows: dict[int, Row], promise: float) -> Choice:

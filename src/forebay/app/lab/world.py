@@ -9,6 +9,7 @@ import msgspec
 
 from forebay.app.lab import feasible, recorded
 from forebay.app.lab.faults import FaultPlan
+from forebay.app.lab.idle_fleet import IdleFleet
 from forebay.app.lab.peak import smallest_fleet
 from forebay.app.lab.request import LabRequest
 from forebay.app.lab.survey import HOUR_S, MINUTE_S, Survey, Surveyed
@@ -20,10 +21,12 @@ from forebay.domain.scaling import History
 from forebay.domain.units import format_duration
 from forebay.engine.capacity import at_slo
 from forebay.engine.catalogue import PROFILES
-from forebay.scaling.capacity import whole_replicas
+from forebay.scaling.capacity import pool_capacity, whole_replicas
+from forebay.simulation.clairvoyant import calm
 from forebay.simulation.lab_scenario import scenario_from
 from forebay.simulation.values import Actuator, Scenario
 
+Tell = Callable[[float], None]
 HISTORY_S_MAX = 28 * 86_400.0
 """What came before the span is history, as far back as policies look."""
 HISTORY_BUCKET_S = 300.0
@@ -50,8 +53,11 @@ class Prepared(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def opened(request: LabRequest, seed: int, start_s: float, duration_s: float | None) -> OpenedTrace:
-    """The arrivals of ``request`` in a span. Raises BadInput for a trace that can't be used."""
+def opened(request: LabRequest, seed: int, start_s: float, duration_s: float | None, tell: Tell | None = None) -> OpenedTrace:
+    """The arrivals of ``request`` in a span. Raises BadInput for a trace that can't be used.
+
+    ``tell`` is told what fraction of a file has been read.
+    """
     trace, scaling = request.trace, request.pool.scaling
     if trace.recorded is not None:
         names = [tier.name for tier in request.tiers]
@@ -72,20 +78,24 @@ def opened(request: LabRequest, seed: int, start_s: float, duration_s: float | N
         column=trace.column,
         seed=seed,
         lenient=trace.lenient,
+        tell=tell,
     )
 
 
-def prepared(request: LabRequest, tell: Callable[[str], None]) -> Prepared:
+def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | None = None) -> Prepared:
     """Read the trace once, and find what the pool would need for it. Raises BadInput where it could never serve it.
 
-    ``tell`` is told what is being done: reading a month takes a while.
+    ``doing`` is told what is being done, ``tell`` what fraction of that: reading a month takes a while.
     """
     scaling, slo, profile = request.pool.scaling, request.pool.slo, request.pool.profile
     feasible.require(request.pool, (scaling.prompt_tokens, scaling.output_tokens), PROFILES)
     assert profile is not None
-    tell("reading the trace")
-    trace = opened(request, request.seed, request.trace.start_s, request.trace.duration_s)
-    found = _surveyed(request, trace, MINUTE_S).survey()
+    doing("reading the trace")
+    trace = opened(request, request.seed, request.trace.start_s, request.trace.duration_s, tell)
+    doing("adding it up")
+    found = _surveyed(request, trace, MINUTE_S, tell).survey()
+    if request.trace.start_s:
+        doing("adding up what came before")
     prompt = max(1, min(round(found.prompt_tokens_mean), profile.context_tokens - 1))
     output = max(1, min(round(found.output_tokens_mean), profile.context_tokens - prompt))
     state = at_slo(profile, prompt, output, slo.ttft_s, slo.itl_s)
@@ -98,29 +108,44 @@ def prepared(request: LabRequest, tell: Callable[[str], None]) -> Prepared:
         survey=found,
         peak_replicas=max(1, whole_replicas(found.busiest_per_s / rate)),
         initial_replicas=1,
-        past=_past(request, trace.start_wall_s),
+        past=_past(request, trace.start_wall_s, tell),
         notes=(),
     )
-    tell("playing the busiest hour")
+    doing("playing the busiest hour")
     peak, holds = _peak(ready)
+    idle = None if holds else _idle(ready, rate, doing)
     # How much more than the formula the real hour takes is what the first minutes take too.
     first = whole_replicas(found.first_per_s / rate * max(1.0, peak * rate / max(found.busiest_per_s, 1e-9))) if holds else peak
     return msgspec.structs.replace(
         ready,
         peak_replicas=max(peak, scaling.min_replicas),
         initial_replicas=min(max(first, scaling.min_replicas, 1), scaling.max_replicas),
-        notes=tuple(_notes(request, found, peak, holds)),
+        notes=(*(_hopeless(request, found, peak, *idle) if idle else ()), *_notes(request, found, rate)),
     )
 
 
-def ending(request: LabRequest, last_s: float) -> LabRequest:
-    """``request`` for the last ``last_s`` of its trace; all of it where it is shorter."""
-    whole_s = opened(request, request.seed, request.trace.start_s, None).duration_s
+def ending(request: LabRequest, last_s: float, tell: Tell | None = None) -> LabRequest:
+    """``request`` for the last ``last_s`` of its trace; all of it where it is shorter. The whole of it is read."""
+    whole_s = opened(request, request.seed, request.trace.start_s, None, tell).duration_s
     start_s = request.trace.start_s + max(0.0, whole_s - last_s)
     return msgspec.structs.replace(request, trace=msgspec.structs.replace(request.trace, start_s=start_s, duration_s=None))
 
 
 def _peak(ready: Prepared) -> tuple[int, bool]:
+    world, arrivals = _busiest_hour(ready)
+    return smallest_fleet(world, arrivals, ready.peak_replicas, time.process_time)
+
+
+def _idle(ready: Prepared, replica_rate_per_s: float, doing: Callable[[str], None]) -> tuple[float, str]:
+    """What share of the busiest hour's requests an idle fleet keeps the promise to, and the nearest promise where that is too few."""
+    doing("playing the busiest hour's requests on an idle fleet")
+    world, arrivals = _busiest_hour(ready)
+    fleet = IdleFleet(calm(world), arrivals, ready.survey.busiest_per_s, replica_rate_per_s, time.process_time)
+    share = fleet.attained()
+    return share, fleet.nearest() if share < world.promise_attainment else ""
+
+
+def _busiest_hour(ready: Prepared) -> tuple[Scenario, Callable[[], ArrivalSource]]:
     request, found = ready.request, ready.survey
     start_s = request.trace.start_s + found.busiest_s
     span_s = min(HOUR_S, ready.duration_s - found.busiest_s)
@@ -128,8 +153,8 @@ def _peak(ready: Prepared) -> tuple[int, bool]:
     def arrivals() -> ArrivalSource:
         return opened(request, request.seed, start_s, span_s).source()
 
-    calm = msgspec.structs.replace(ready, request=msgspec.structs.replace(request, faults=FaultPlan()), duration_s=span_s)
-    return smallest_fleet(scenario(calm, request.seed), arrivals, ready.peak_replicas, time.process_time)
+    faultless = msgspec.structs.replace(ready, request=msgspec.structs.replace(request, faults=FaultPlan()), duration_s=span_s)
+    return scenario(faultless, request.seed), arrivals
 
 
 def scenario(ready: Prepared, seed: int) -> Scenario:
@@ -161,12 +186,12 @@ def scenario(ready: Prepared, seed: int) -> Scenario:
     return request.faults.put_into(world)
 
 
-def _surveyed(request: LabRequest, trace: OpenedTrace, bucket_s: float) -> Surveyed:
+def _surveyed(request: LabRequest, trace: OpenedTrace, bucket_s: float, tell: Tell | None = None) -> Surveyed:
     promised = tuple(not tier.preemptible for tier in request.tiers)
-    return Surveyed(trace.duration_s, bucket_s, promised).take(trace.source())
+    return Surveyed(trace.duration_s, bucket_s, promised).take(trace.source(), tell)
 
 
-def _past(request: LabRequest, start_wall_s: float) -> History | None:
+def _past(request: LabRequest, start_wall_s: float, tell: Tell | None = None) -> History | None:
     """What the trace has before the span: policies that learn from history may know it."""
     span_s = math.floor(min(request.trace.start_s, HISTORY_S_MAX) / HISTORY_BUCKET_S) * HISTORY_BUCKET_S
     if span_s <= 0:
@@ -177,16 +202,35 @@ def _past(request: LabRequest, start_wall_s: float) -> History | None:
     except BadInput:
         # The span itself was read, and all before it: what is wrong here can only be that nothing came.
         return None
-    return _surveyed(request, trace, HISTORY_BUCKET_S).history((start_wall_s or request.trace.start_s) - span_s)
+    return _surveyed(request, trace, HISTORY_BUCKET_S, tell).history((start_wall_s or request.trace.start_s) - span_s)
 
 
-def _notes(request: LabRequest, found: Survey, peak: int, holds: bool) -> list[str]:
-    scaling, notes = request.pool.scaling, []
-    if not holds:
-        notes.append(
-            f"Not even {peak} replica{'s' if peak > 1 else ''}, the most allowed, keep{'' if peak > 1 else 's'} the promise through the "
-            f"busiest hour, with {found.busiest_per_s:.4g} requests/s: no policy can. Raise `max`, or loosen the promise."
-        )
+def requests_of(request: LabRequest, start_wall_s: float) -> History:
+    """What comes in the span itself, bucket by bucket."""
+    trace = opened(request, request.seed, request.trace.start_s, request.trace.duration_s)
+    return _surveyed(request, trace, HISTORY_BUCKET_S).history(start_wall_s or request.trace.start_s)
+
+
+def _hopeless(request: LabRequest, found: Survey, peak: int, idle: float, nearest: str) -> list[str]:
+    """Why the busiest hour can't be held: too few replicas, or a promise that no number of them keeps."""
+    promise = request.pool.slo.attainment
+    most = f"Not even {peak} replica{'s' if peak > 1 else ''}, the most allowed, keep{'' if peak > 1 else 's'} the promise through the"
+    if idle >= promise:
+        return [f"{most} busiest hour, with {found.busiest_per_s:.4g} requests/s: no policy can. Raise `max`, or loosen the promise."]
+    kept = math.floor(1000 * idle) / 1000
+    other = f" or, with {100 * promise:g} %, {nearest}" if nearest else ""
+    return [
+        f"No number of replicas keeps the promise through the busiest hour: {100 * (1 - idle):.2g} % of its requests miss it even on an "
+        f"idle fleet, where {100 * (1 - promise):.2g} % may: a long prompt takes longer than the first token's time by itself, or holds up "
+        f"short answers beside it. The nearest that can be kept is attainment: {kept:g}{other}."
+    ]
+
+
+def _notes(request: LabRequest, found: Survey, measured_per_s: float) -> list[str]:
+    """``measured_per_s``: what a replica serves at the trace's mean lengths."""
+    declared_per_s = pool_capacity(request.pool).rate_per_s or 0.0
+    scaling = request.pool.scaling
+    notes: list[str] = []
     past = request.trace.recorded
     unknown = recorded.Buckets(past).unknown if past is not None else 0
     if past is not None and unknown:
@@ -198,6 +242,18 @@ def _notes(request: LabRequest, found: Survey, peak: int, holds: bool) -> list[s
     if any(not 1 / SHAPE_FACTOR_MAX <= mean / said <= SHAPE_FACTOR_MAX for mean, said in zip(measured, declared, strict=True)):
         notes.append(
             f"The pool declares requests of {declared[0]:,} + {declared[1]:,} tokens, the trace has {measured[0]:,.0f} + "
-            f"{measured[1]:,.0f} on average: set `shape` in the spec, since targets of most policies are derived from it."
+            f"{measured[1]:,.0f} on average: set `shape` in the spec, since targets of most policies, and how many requests the gateway "
+            f"gives a replica at once, are derived from it.{_what_shape_does(request, declared_per_s, measured_per_s)}"
         )
     return notes
+
+
+def _what_shape_does(request: LabRequest, declared_per_s: float, measured_per_s: float) -> str:
+    """What to expect of a shape that is put right: costs move, and so does what is kept."""
+    if request.pool.scaling.replica_rate_per_s is not None or not declared_per_s or not measured_per_s:
+        return ""
+    moves = "dearer, and then keeps more of the promise" if declared_per_s > measured_per_s else "cheaper, and then keeps less to spare"
+    return (
+        f" With it a replica counts for {measured_per_s:.3g} requests/s within the promise and not {declared_per_s:.3g}: a policy whose "
+        f"targets come from that may become {moves}. Forebay's looks at the lengths that come, and hardly moves."
+    )

@@ -8,7 +8,7 @@ from forebay.simulation.kernel.batches import submit
 from forebay.simulation.kernel.compiling import kernel
 from forebay.simulation.kernel.lanes import NOBODY, enqueue, head, leave
 from forebay.simulation.kernel.layout import FRONT, World
-from forebay.simulation.kernel.memory import choice_at, freed_at, replica_at, request_at
+from forebay.simulation.kernel.memory import choice_at, freed_at, replica_at, request_at, tier_at
 from forebay.simulation.kernel.numbers import PREFIX_LOAD_DENOMINATOR, PREFIX_LOAD_NUMERATOR, PREFIX_STREAMS_SPARE, WAIT
 from forebay.simulation.kernel.peaks import fits_at_peak
 from forebay.simulation.kernel.prefixes import home_of, remember, remembers
@@ -126,6 +126,7 @@ def _grant(fleet: World, who: int, row: int) -> None:
     fleet.last_row = row
     request.row = row
     request.uncached = request.outstanding = _uncached(fleet, who, row)
+    tier_at(fleet, request.tier).cached_tokens += request.prompt - request.uncached
     replica.streams += 1
     replica.worst_tokens += request.prompt + request.output
     replica.outstanding += request.outstanding

@@ -51,7 +51,7 @@ REPLICA = _record(
 
 COUNTERS = (
     "arrived arrived_prompt_tokens arrived_output_tokens completed completed_output_tokens shed cut retried "
-    "ttft_met ttft_missed itl_met itl_missed both_met preempted waiting waiting_tokens"
+    "ttft_met ttft_missed itl_met itl_missed both_met preempted waiting waiting_tokens cached_tokens"
 )
 """As in `TierTotals`."""
 
@@ -130,7 +130,7 @@ def address_of(array: str) -> str:
 WORLD = _record(
     "base_s per_sequence_s per_kv_token_s per_prefill_token_s front_end_s now_s expiry_s",
     "sequences_max blocks block chunk_tokens context_tokens kv_budget sequences_budget prefill_budget context_budget "
-    "gateway_queues dispatch by_deadline queued_max groups_max tiers buckets "
+    "gateway_queues dispatch by_deadline queued_max posture groups_max tiers buckets "
     "waiting blocked unstarted in_flight listed listed_streams chosen_seq last_row "
     "seq place filled ended free_request free_group groups_free keys_mask old_keys_count "
     "front_head front_tail freed rows leaves logged cut version " + " ".join(map(address_of, Fleet._fields[1:])),

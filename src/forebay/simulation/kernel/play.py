@@ -9,8 +9,8 @@ from collections.abc import Callable
 from forebay.simulation.kernel.batches import break_off, end_run, submit
 from forebay.simulation.kernel.compiling import digest, entry, kernel
 from forebay.simulation.kernel.dispatch import leave_front, pump, take_in
-from forebay.simulation.kernel.lanes import enqueue, expire, free, log_end, overflow, shed
-from forebay.simulation.kernel.layout import DECODING, Records, World
+from forebay.simulation.kernel.lanes import enqueue, expire, free, leave, log_end, overflow, shed
+from forebay.simulation.kernel.layout import DECODING, QUEUED, Records, World
 from forebay.simulation.kernel.memory import (
     arrival_at,
     clock_at,
@@ -31,6 +31,8 @@ from forebay.simulation.kernel.trees import rebuild, set_clock, set_load
 
 PLAY, ADD, DRAIN, CANCEL_DRAIN, STOP, REBUILD, REHASH, READ = range(8)
 """What the entry can be asked."""
+OPEN, SHED_PREEMPTIBLE, SHED_LOW = range(3)
+"""What becomes of an arrival that can't start at once, as in `domain.roster.Posture`."""
 DONE, NEEDS_ARRIVALS, NEEDS_REQUESTS, NEEDS_GROUPS = range(4)
 """What it answers: it goes on from where it was when it has what it needs."""
 
@@ -94,7 +96,16 @@ def _arrive(fleet: World) -> None:
         shed(fleet, who)
         return
     take_in(fleet, who)
+    if fleet.posture and fleet.gateway_queues and request.state == QUEUED and _turned_away(fleet, request.tier):
+        leave(fleet, who)
+        shed(fleet, who)
     overflow(fleet)
+
+
+@kernel
+def _turned_away(fleet: World, tier: int) -> bool:
+    """Whether the posture lets an arrival of ``tier`` not wait."""
+    return bool((fleet.posture == SHED_LOW and tier > 0) or tier_at(fleet, tier).preemptible)
 
 
 @kernel

@@ -77,7 +77,7 @@
   const termColour = (name) => {
     if (termColours[name]) return termColours[name];
     if (/^hold|^keep|stabil|^between/.test(name)) termColours[name] = name === "hold_unknown" ? "#343a40" : HOLDS[held++ % HOLDS.length];
-    else if (/^(queue|kv|ttft|itl|breach)/.test(name)) termColours[name] = name.startsWith("queue") ? "#f76707" : "#ffa94d";
+    else if (/^(queue|kv|tokens|ttft|itl|breach)/.test(name)) termColours[name] = name.startsWith("queue") ? "#f76707" : "#ffa94d";
     else if (/^(max|cap|budget)/.test(name)) termColours[name] = "#c92a2a";
     else termColours[name] = TERMS[taken++ % TERMS.length];
     return termColours[name];
@@ -385,13 +385,14 @@
     const promised = 1 - data.attainment;
     svg.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(promised), y2: y(promised), stroke: "var(--good)", "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
     svg.append(node("text", { x: LEFT + 6, y: y(promised) - 5 }, `promised: ${percent(data.attainment)}`));
-    const boxes = [[LEFT, y(promised) - 18, LEFT + 100, y(promised)]];
+    const boxes = [[LEFT, y(promised) - 18, LEFT + 100, y(promised)], [LEFT, y(promised) - 1, width - RIGHT, y(promised) + 1]];
     if (data.bound_gpu_hours) {
       svg.append(node("line", { x1: x(data.bound_gpu_hours), x2: x(data.bound_gpu_hours), y1: 0, y2: height, stroke: "var(--bound)", "stroke-width": 1.5, "stroke-dasharray": "5 3" }));
       svg.append(node("text", { x: x(data.bound_gpu_hours) + 5, y: height - 6 }, "clairvoyant"));
       boxes.push([x(data.bound_gpu_hours), height - 20, x(data.bound_gpu_hours) + 70, height], [x(data.bound_gpu_hours) - 1, 0, x(data.bound_gpu_hours) + 1, height]);
     }
     policies.forEach((policy) => boxes.push([x(policy.gpu_hours) - 6, y(missed(policy)) - 6, x(policy.gpu_hours) + 6, y(missed(policy)) + 6]));
+    holder.replaceChildren(svg);  // names are measured as they are drawn
     const order = policies.map((_, index) => index).sort((a, b) => (b === state.chosen) - (a === state.chosen) || policies[b].holds - policies[a].holds);
     for (const index of order) {
       const policy = policies[index];
@@ -400,19 +401,31 @@
       dot.append(node("title", {}, `${policy.name}: ${number(policy.gpu_hours)} GPU-hours, ${percent(policy.attained)} kept`));
       dot.addEventListener("click", () => choose(index));
       svg.append(dot);
-      const length = policy.name.length * (chosen ? 7.6 : 7) + 4;
-      const spots = [[px + 9, py + 4], [px - 10 - length, py + 4], [px - length / 2, py - 10], [px - length / 2, py + 19], [px + 8, py - 8], [px + 8, py + 16], [px - 8 - length, py - 8], [px - 8 - length, py + 16]];
-      const spot = spots.find(([left, base]) => {
-        const box = [left, base - 11, left + length, base + 3];
+      const name = node("text", { class: "name", ...(chosen ? { "font-weight": 700 } : {}) }, policy.name);
+      svg.append(name);
+      const length = name.getComputedTextLength() || policy.name.length * 7;
+      const spots = [[px + 10, py + 4], [px - 10 - length, py + 4], [px - length / 2, py - 10], [px - length / 2, py + 19], [px + 8, py - 8], [px + 8, py + 16], [px - 8 - length, py - 8], [px - 8 - length, py + 16]];
+      // Where it is crowded a name stands off, and a thin line leads to its dot.
+      const near = spots.length;
+      for (const away of [28, 42, 56, 70]) for (const side of [0, -length, -length / 2]) spots.push([px + side, py - away + 4], [px + side, py + away + 4]);
+      const free = ([left, base]) => {
+        const box = [left - 2, base - 11, left + length + 2, base + 3];
         const out = box[0] < LEFT || box[2] > width || box[1] < 0 || box[3] > height;
         return !out && !boxes.some((each) => box[0] < each[2] && box[2] > each[0] && box[1] < each[3] && box[3] > each[1] && !(each[0] === px - 6 && each[1] === py - 6));
-      });
-      if (!spot && !chosen) continue;
-      const [left, base] = spot || spots[0];
-      boxes.push([left, base - 11, left + length, base + 3]);
-      svg.append(node("text", { class: "name", x: left, y: base, ...(chosen ? { "font-weight": 700 } : {}) }, policy.name));
+      };
+      const place = spots.findIndex(free);
+      if (place < 0 && !chosen) {
+        name.remove();
+        continue;
+      }
+      const [left, base] = spots[Math.max(0, place)];
+      boxes.push([left - 2, base - 11, left + length + 2, base + 3]);
+      name.setAttribute("x", left);
+      name.setAttribute("y", base);
+      if (place < near) continue;
+      boxes.push([px - 2, Math.min(py, base), px + 2, Math.max(py, base - 11)]);
+      svg.insertBefore(node("line", { class: "lead", x1: px, y1: py + (base > py ? 6 : -6), x2: Math.min(Math.max(px, left), left + length), y2: base > py ? base - 11 : base + 3 }), name);
     }
-    holder.replaceChildren(svg);
   };
 
   const choose = (index) => {
