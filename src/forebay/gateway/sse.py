@@ -59,17 +59,18 @@ class EventStream:
         "_passes",
         "_plain",
         "_reframe",
+        "_report",
         "_tail",
         "_text_end",
         "_text_start",
         "_write",
-        "attend_at",
         "done",
         "error",
         "events",
         "finishes",
         "good",
         "opened",
+        "report_at",
         "trouble",
         "usage",
         "wire_bytes",
@@ -77,6 +78,7 @@ class EventStream:
 
     _write: Data
     _attend: Sink
+    _report: Callable[[], None]
 
     def __init__(self, engine_chunked: bool, client_chunked: bool, drops_usage: bool = False) -> None:
         """``drops_usage``: the chunk that has only usage is not for the client."""
@@ -103,18 +105,19 @@ class EventStream:
         """Events with content, about one token each."""
         self.finishes = 0
         """Choices that have ended."""
-        self.attend_at = 0
-        """With so many events ``data`` leaves the next read to ``attend``."""
+        self.report_at = 0
+        """With so many events ``data`` calls ``report``, which names the next number."""
         self.wire_bytes = 0
         self.usage: Usage | None = None
         self.error: EngineError | None = None
         self.trouble: Trouble | None = None
         """Set: nothing more will be returned, and the caller ends the stream."""
 
-    def attach(self, write: Data, attend: Sink) -> Sink:
+    def attach(self, write: Data, attend: Sink, report: Callable[[], None]) -> Sink:
         """The function that takes the stream's reads: it writes the usual ones itself, and leaves the others to ``attend``."""
         self._write = write
         self._attend = attend
+        self._report = report
         return self.data
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -127,13 +130,14 @@ class EventStream:
             and (text := body[self._text_start : self._text_end])
             and _QUOTE not in text
             and _NEWLINE not in text
-            and self.events < self.attend_at
             and not last
         ):
-            self.events += 1
+            events = self.events = self.events + 1
             self.wire_bytes += len(wire)
             write = self._write  # in a name first: calling a slot straight is slower
             write(wire)
+            if events >= self.report_at:
+                self._report()
         else:
             self._data(wire, body, whole, last)
 
@@ -147,11 +151,12 @@ class EventStream:
             and body.find(b'"finish_reason":null') >= 0
             and body.find(b'_tokens"') < 0
             and body.find(b"\n\n") == len(body) - 2
-            and self.events < self.attend_at
         ):
             self.events += 1
             write = self._write
             write(wire)
+            if self.events >= self.report_at:
+                self._report()
             if self._learns:
                 self._learn(body)
         else:
