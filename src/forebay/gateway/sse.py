@@ -52,9 +52,9 @@ class EventStream:
         "_attend",
         "_before",
         "_drops_usage",
+        "_finished_at",
         "_held",
         "_held_bytes",
-        "_last_event",
         "_learns",
         "_passes",
         "_plain",
@@ -90,7 +90,7 @@ class EventStream:
         self._tail = b""  # the part of an event that is not complete
         self._held: list[bytes] = []  # complete, but may not be sent yet
         self._held_bytes = 0
-        self._last_event = b""
+        self._finished_at = -1  # so many events there were with the last finish reason
         self._before = self._after = b""  # of a plain event: the bytes around its content
         self._text_start = self._text_end = 0
         self._alike = False  # that is known, and plain events may pass
@@ -218,7 +218,7 @@ class EventStream:
         return self.usage
 
     def _finish(self, wire: bytes | None, passed: bytes) -> bytes:
-        if not self.done and _FINISHED.search(self._last_event) is None:
+        if not self.done and self._finished_at != self.events:
             self.trouble = Trouble.UNFINISHED
             return self._send_or_hold(self._framed(passed))
         self.good = self.opened = True  # a good stream without content is an answer too
@@ -272,23 +272,24 @@ class EventStream:
         try:
             parsed = decode_event(data)
         except msgspec.DecodeError:
-            self._content(event)  # not the shape we know: the client may know it
+            self._content(_FINISHED.search(event) is not None)  # not the shape we know: the client may know it
             return None
         if parsed.error:
             self.error = EngineError(parsed.error) if isinstance(parsed.error, str) else parsed.error
             self.trouble = Trouble.ERROR_EVENT
             return None
-        content = False
+        content = finished = False
         for choice in parsed.choices:
             if choice.finish_reason == "abort":
                 self.trouble = Trouble.ABORTED
             elif choice.finish_reason:
                 self.finishes += 1
+                finished = True
             content = content or choice.has_content
         if self.trouble is not None:
             return None
         if content:
-            self._content(event)
+            self._content(finished)
         return self._told(event, parsed)
 
     def _told(self, event: bytes, parsed: Event) -> bytes | None:
@@ -300,7 +301,8 @@ class EventStream:
                 return b""
         return None
 
-    def _content(self, event: bytes) -> None:
+    def _content(self, finished: bool) -> None:
         self.opened = True
         self.events += 1
-        self._last_event = event
+        if finished:
+            self._finished_at = self.events

@@ -107,7 +107,7 @@ class ToldStream(EventStream):
             return
         self._learns -= 1
         match = _TEXT.search(body)
-        if match is None or body.find(b'"finish_reason":null') < 0:
+        if match is None or not body.startswith(b"data: {") or body.find(b'"finish_reason":null') < 0:
             return
         start = match.end()
         quote = body.find(_QUOTE, start)
