@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 import uvloop
-from gateway_vs_nginx import ANSWER, CONNECTIONS, END, ROLE, SHORT, STREAM_HEAD, TOKEN, NoSink, _wide, chunked, request
+from gateway_vs_nginx import ANSWER, CONNECTIONS, END, ROLE, SHORT, STREAM_HEAD, TOKEN, TOLD, NoSink, _wide, request
 
 from forebay.adapters.clock import LoopClock, RandomIds
 from forebay.adapters.upstream import HttpUpstream
@@ -39,7 +39,6 @@ ANSWERS = tuple(
     SHORT.replace(b"content-length: %d" % len(ANSWER), b"content-length: %d" % (len(ANSWER) + more)) + b" " * more for more in range(7)
 )
 """Lengths differ, as they do."""
-TOLD = chunked(TOKEN.partition(b"\r\n")[2][:-2].replace(b'"finish_reason":null', b'"finish_reason":null,"token_ids":[40711]'))
 CHUNKS_A_STREAM = 64
 COUNTED_TURNS = 8
 

@@ -77,6 +77,7 @@ STREAM_HEAD = (
 )
 ROLE = chunked(event({"role": "assistant", "content": ""}))
 TOKEN = chunked(event({"content": " token"}))
+TOLD = chunked(event({"content": " token"}).replace(b'"finish_reason":null', b'"finish_reason":null,"token_ids":[40711]'))
 END = chunked(event({}, "stop")) + chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
@@ -102,15 +103,17 @@ class Engine(asyncio.Protocol):
         if wanted is None:
             self.transport.write(SHORT)
             return
+        # As vLLM does: ids of tokens for whoever asks. The gateway asks; what nginx passes on does not.
+        self.token = TOLD if b'"return_token_ids":true' in body else TOKEN
         self.left, self.pace_s = int(wanted[1]), int(wanted[2]) / 1000
-        self.transport.write(STREAM_HEAD + ROLE + TOKEN)
+        self.transport.write(STREAM_HEAD + ROLE + self.token)
         if self.left:
             self.timer = asyncio.get_running_loop().call_later(random.uniform(0, self.pace_s), self.step)
 
     def step(self):
         self.left -= 1
         if self.left > 0:
-            self.transport.write(TOKEN)
+            self.transport.write(self.token)
             self.timer = asyncio.get_running_loop().call_later(self.pace_s, self.step)
         else:
             self.transport.write(END)

@@ -114,8 +114,8 @@ class Call(Recovery):
         self._answer = head
         if streams:
             stream = self._stream = self._stream_of(head)
-            stream.attend_at = 1 if self._open else REPORT_EVENTS
-            self.data = stream.attach(self._connection.write, self._take_stream)
+            stream.report_at = 1 if self._open else REPORT_EVENTS
+            self.data = stream.attach(self._connection.write, self._take_stream, self._report)
         if not self._open:
             self._passed = passed
         if not streams:
@@ -146,14 +146,22 @@ class Call(Recovery):
             self._open_stream(piece)
         if stream.trouble is not None:
             self._stream_trouble(stream, stream.trouble)
-        elif stream.events >= stream.attend_at:
-            self._pool.admission.emitted(self.ticket, stream.events - self._reported)
-            if self._open and not self._reported:
-                self._context.desk.first_token(self._pool, self, self._context.desk.clock.now_s())
-            self._reported = stream.events
-            stream.attend_at = stream.events + REPORT_EVENTS
-            if self._emitted is not None:
-                self._hold(self._emitted)
+        elif stream.events >= stream.report_at:
+            self._report()
+
+    def _report(self) -> None:
+        """Now and then: tell admission how far the stream is, and count what is held of its ids."""
+        stream = self._stream
+        if stream is None:
+            return
+        desk = self._context.desk
+        self._pool.admission.emitted(self.ticket, stream.events - self._reported)
+        if self._open and not self._reported:
+            desk.first_token(self._pool, self, desk.clock.now_s())
+        self._reported = stream.events
+        stream.report_at = stream.events + REPORT_EVENTS
+        if self._emitted is not None:
+            self._hold(self._emitted)
 
     def _hold(self, emitted: Emitted) -> None:
         """Count what is held of token ids against the bound of all; what finds no room isn't held."""

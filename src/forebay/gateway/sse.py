@@ -52,24 +52,25 @@ class EventStream:
         "_attend",
         "_before",
         "_drops_usage",
+        "_finished_at",
         "_held",
         "_held_bytes",
-        "_last_event",
         "_learns",
         "_passes",
         "_plain",
         "_reframe",
+        "_report",
         "_tail",
         "_text_end",
         "_text_start",
         "_write",
-        "attend_at",
         "done",
         "error",
         "events",
         "finishes",
         "good",
         "opened",
+        "report_at",
         "trouble",
         "usage",
         "wire_bytes",
@@ -77,6 +78,7 @@ class EventStream:
 
     _write: Data
     _attend: Sink
+    _report: Callable[[], None]
 
     def __init__(self, engine_chunked: bool, client_chunked: bool, drops_usage: bool = False) -> None:
         """``drops_usage``: the chunk that has only usage is not for the client."""
@@ -88,7 +90,7 @@ class EventStream:
         self._tail = b""  # the part of an event that is not complete
         self._held: list[bytes] = []  # complete, but may not be sent yet
         self._held_bytes = 0
-        self._last_event = b""
+        self._finished_at = -1  # so many events there were with the last finish reason
         self._before = self._after = b""  # of a plain event: the bytes around its content
         self._text_start = self._text_end = 0
         self._alike = False  # that is known, and plain events may pass
@@ -103,18 +105,19 @@ class EventStream:
         """Events with content, about one token each."""
         self.finishes = 0
         """Choices that have ended."""
-        self.attend_at = 0
-        """With so many events ``data`` leaves the next read to ``attend``."""
+        self.report_at = 0
+        """With so many events ``data`` calls ``report``, which names the next number."""
         self.wire_bytes = 0
         self.usage: Usage | None = None
         self.error: EngineError | None = None
         self.trouble: Trouble | None = None
         """Set: nothing more will be returned, and the caller ends the stream."""
 
-    def attach(self, write: Data, attend: Sink) -> Sink:
+    def attach(self, write: Data, attend: Sink, report: Callable[[], None]) -> Sink:
         """The function that takes the stream's reads: it writes the usual ones itself, and leaves the others to ``attend``."""
         self._write = write
         self._attend = attend
+        self._report = report
         return self.data
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -127,13 +130,14 @@ class EventStream:
             and (text := body[self._text_start : self._text_end])
             and _QUOTE not in text
             and _NEWLINE not in text
-            and self.events < self.attend_at
             and not last
         ):
-            self.events += 1
+            events = self.events = self.events + 1
             self.wire_bytes += len(wire)
             write = self._write  # in a name first: calling a slot straight is slower
             write(wire)
+            if events >= self.report_at:
+                self._report()
         else:
             self._data(wire, body, whole, last)
 
@@ -147,11 +151,12 @@ class EventStream:
             and body.find(b'"finish_reason":null') >= 0
             and body.find(b'_tokens"') < 0
             and body.find(b"\n\n") == len(body) - 2
-            and self.events < self.attend_at
         ):
             self.events += 1
             write = self._write
             write(wire)
+            if self.events >= self.report_at:
+                self._report()
             if self._learns:
                 self._learn(body)
         else:
@@ -213,7 +218,7 @@ class EventStream:
         return self.usage
 
     def _finish(self, wire: bytes | None, passed: bytes) -> bytes:
-        if not self.done and _FINISHED.search(self._last_event) is None:
+        if not self.done and self._finished_at != self.events:
             self.trouble = Trouble.UNFINISHED
             return self._send_or_hold(self._framed(passed))
         self.good = self.opened = True  # a good stream without content is an answer too
@@ -267,23 +272,24 @@ class EventStream:
         try:
             parsed = decode_event(data)
         except msgspec.DecodeError:
-            self._content(event)  # not the shape we know: the client may know it
+            self._content(_FINISHED.search(event) is not None)  # not the shape we know: the client may know it
             return None
         if parsed.error:
             self.error = EngineError(parsed.error) if isinstance(parsed.error, str) else parsed.error
             self.trouble = Trouble.ERROR_EVENT
             return None
-        content = False
+        content = finished = False
         for choice in parsed.choices:
             if choice.finish_reason == "abort":
                 self.trouble = Trouble.ABORTED
             elif choice.finish_reason:
                 self.finishes += 1
+                finished = True
             content = content or choice.has_content
         if self.trouble is not None:
             return None
         if content:
-            self._content(event)
+            self._content(finished)
         return self._told(event, parsed)
 
     def _told(self, event: bytes, parsed: Event) -> bytes | None:
@@ -295,7 +301,8 @@ class EventStream:
                 return b""
         return None
 
-    def _content(self, event: bytes) -> None:
+    def _content(self, finished: bool) -> None:
         self.opened = True
         self.events += 1
-        self._last_event = event
+        if finished:
+            self._finished_at = self.events

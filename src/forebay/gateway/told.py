@@ -24,7 +24,7 @@ _TEXT = re.compile(rb'"(content|text|reasoning_content|reasoning)":"(?=[^"])')
 _VARYING_IDS = re.compile(rb'^"[^"]*"(?:finish_reason|logprobs)":.*"token_ids":\[(\d+)\][^\n]*\n\n$', re.DOTALL)
 _VARYING_USAGE = re.compile(rb'^".*,"usage":\{"prompt_tokens":\d+,"total_tokens":(\d+,"completion_tokens":\d+)[^\n]*\n\n$', re.DOTALL)
 _RUNNING = re.compile(rb'\d+,"completion_tokens":\d+')
-_QUOTE = b'"'[0]
+_QUOTE, _NEWLINE = b'"\n'
 
 
 class ToldStream(EventStream):
@@ -66,11 +66,11 @@ class ToldStream(EventStream):
         if self._untold:
             super().data(wire, body, whole, last)
             return
-        if self._ready and body.startswith(self._before) and body.endswith(self._after) and self.events < self.attend_at and not last:
+        if self._ready and body.startswith(self._before) and body.endswith(self._after) and not last:
             start = self._text_start
             quote = body.find(_QUOTE, start, self._quote_max)
             varies = body[quote + self._mid_bytes : self._varies_end]
-            if quote > start and body.startswith(self._mid, quote):
+            if quote > start and body.startswith(self._mid, quote) and body.find(_NEWLINE, start, quote) < 0:
                 if varies.isdigit():
                     ids = self._ids
                     ids += varies
@@ -80,10 +80,12 @@ class ToldStream(EventStream):
                 else:
                     self._slowly(wire, body, whole, last)
                     return
-                self.events += 1
+                events = self.events = self.events + 1
                 self.wire_bytes += len(wire)
                 write = self._write
                 write(HEADS[quote + self._end_bytes] + body[:quote] + self._end)
+                if events >= self.report_at:
+                    self._report()
                 return
         self._slowly(wire, body, whole, last)
 
@@ -105,7 +107,7 @@ class ToldStream(EventStream):
             return
         self._learns -= 1
         match = _TEXT.search(body)
-        if match is None or body.find(b'"finish_reason":null') < 0:
+        if match is None or not body.startswith(b"data: {") or body.find(b'"finish_reason":null') < 0:
             return
         start = match.end()
         quote = body.find(_QUOTE, start)

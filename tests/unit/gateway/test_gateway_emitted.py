@@ -226,8 +226,8 @@ def test_the_fast_way_and_the_slow_way_are_one(tokens):
     out, slow = [], Emitted()
     emitted = Emitted()
     stream = ToldStream(True, True, Wants(usage=True, ids=True), emitted)
-    stream.attend_at = 1000
-    data = stream.attach(out.append, lambda wire, body, whole, last: out.append(stream.feed(wire, body, whole, last)))
+    stream.report_at = 1000
+    data = stream.attach(out.append, lambda wire, body, whole, last: out.append(stream.feed(wire, body, whole, last)), lambda: None)
     bodies = [_wire(b"go", b"[5]")] + [
         _wire(json.dumps(text)[1:-1].encode(), json.dumps(ids, separators=(",", ":")).encode()) for text, ids in tokens
     ]
@@ -240,14 +240,78 @@ def test_the_fast_way_and_the_slow_way_are_one(tokens):
     assert emitted.keep() == slow.keep() or emitted.missing == slow.missing
 
 
+_USUAL = _wire(b"word", b"[77]")
+_TRAPS = [
+    _USUAL.replace(b"[77]", b'[78]}],"usage":{"prompt_tokens":1},"choices":[{"finish_reason":null,"token_ids":[79]'),
+    _USUAL.replace(b"word", b"a\n\ndata: [DONE]\n\nb"),
+    _USUAL.replace(b"word", b'say \\"hi\\"'),
+    _USUAL.replace(b"word", b"\\\\"),
+    _USUAL.replace(b"word", b'\\"},\\"finish_reason\\":null,\\"token_ids\\":[9]'),
+    _USUAL.replace(b"null,", b'"stop",'),
+    _USUAL.replace(b"null,", b'"abort",'),
+    _USUAL + _wire(b"two", b"[5]"),
+    _USUAL[:-1],
+    _USUAL[:50],
+    _USUAL[50:],
+    b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n',
+    b'data: {"error":{"message":"no"}}\n\n',
+    b": ping\n\n",
+    b"data: [DONE]\n\n",
+    b"\n",
+    b"",
+]
+
+
+def _through(pieces, attached):
+    """What a client gets of these reads, and what is noted: by the fast way where it may be, or each looked at."""
+    out, emitted = [], Emitted()
+    stream = ToldStream(True, True, Wants(usage=True, ids=True), emitted)
+    stream.report_at = 1000
+
+    def slowly(wire, body, whole, last):
+        out.append(stream.feed(wire, body, whole, last))
+
+    data = stream.attach(out.append, slowly, lambda: None) if attached else slowly
+    for number, body in enumerate(pieces):
+        data(b"%x\r\n%b\r\n" % (len(body), body), body, True, number == len(pieces) - 1)
+    return (
+        b"".join(out),
+        bytes(emitted.ids),
+        bytes(emitted.pending),
+        emitted.tokens,
+        stream.events,
+        stream.trouble,
+        stream.usage,
+        stream.done,
+    )
+
+
+@given(st.lists(st.one_of(st.just(_USUAL), st.sampled_from(_TRAPS)), max_size=16))
+def test_no_trap_tells_the_fast_way_from_the_slow_way(pieces):
+    pieces = [_wire(b"first", b"[1]"), _wire(b"second", b"[2]"), *pieces]
+    assert _through(pieces, True) == _through(pieces, False)
+
+
+def test_the_usual_event_takes_the_fast_way():
+    slow = []
+    stream = ToldStream(True, True, Wants(usage=True, ids=True), Emitted())
+    stream.report_at = 1000
+    data = stream.attach(lambda _: None, lambda *read: (slow.append(read), stream.feed(*read)), lambda: None)
+    for number in range(20):
+        body = _wire(b"t%d" % number, b"[%d]" % number)
+        data(b"%x\r\n%b\r\n" % (len(body), body), body, True, False)
+    assert len(slow) == 1
+    assert stream.events == stream.emitted.tokens == 20
+
+
 def test_running_usage_is_taken_out_and_the_last_is_what_counts():
     def usage(tokens):
         return b',"usage":{"prompt_tokens":9,"total_tokens":%d,"completion_tokens":%d}' % (9 + tokens, tokens)
 
     out = []
     stream = ToldStream(True, True, Wants(usage=True, running_usage=True), Emitted())
-    stream.attend_at = 1000
-    data = stream.attach(out.append, lambda wire, body, whole, last: out.append(stream.feed(wire, body, whole, last)))
+    stream.report_at = 1000
+    data = stream.attach(out.append, lambda wire, body, whole, last: out.append(stream.feed(wire, body, whole, last)), lambda: None)
     for number in range(1, 6):
         body = _wire(b"t%d" % number, b"null", usage(number))
         data(b"%x\r\n%b\r\n" % (len(body), body), body, True, False)

@@ -254,14 +254,12 @@ def through(pieces, attached):
     sent = []
 
     def attend(wire, body, whole, last):
-        if attached:
-            stream.attend_at = stream.events + 5
         piece = stream.feed(wire, body, whole, last)
         if piece:
             sent.append(piece)
 
-    data = stream.attach(sent.append, attend) if attached else attend
-    stream.attend_at = 5
+    data = stream.attach(sent.append, attend, lambda: None) if attached else attend
+    stream.report_at = 5
     for body in pieces[:-1]:
         data(chunk(body), body, True, False)
     data(chunk(pieces[-1]) + LAST, pieces[-1], True, True)
@@ -318,20 +316,20 @@ def test_events_that_pass_unread_are_those_that_would_pass(pieces):
 
 def test_events_alike_pass_as_the_very_bytes():
     stream = EventStream(True, True)
-    sent, attended = [], []
+    sent, attended, reported = [], [], []
 
     def attend(wire, body, whole, last):
         attended.append(body)
         sent.append(stream.feed(wire, body, whole, last))
 
-    stream.attend_at = 100
-    data = stream.attach(sent.append, attend)
+    stream.report_at = 100
+    data = stream.attach(sent.append, attend, lambda: reported.append(stream.events))
     wires = [chunk(compact(text)) for text in ("a", "b", "c", 'a "quote"', "d")]
     for wire in wires:
         data(wire, unchunked(wire), True, False)
     assert all(one is other for one, other in zip(sent, wires, strict=True))
     assert len(attended) == 1
     assert stream.events == 5
-    stream.attend_at = 5
+    stream.report_at = 6
     data(wires[0], unchunked(wires[0]), True, False)
-    assert len(attended) == 2, "its owner wanted to be told at five events"
+    assert (len(attended), reported) == (1, [6]), "its owner wanted to be told at six events"
