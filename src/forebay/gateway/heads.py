@@ -18,6 +18,7 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"expect",
     b"host",
     b"x-api-key",
+    b"x-not-upgraded",
     b"x-request-id",
 }
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
@@ -27,7 +28,7 @@ _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 class HeadFacts:
     """The meaning of one list of headers (without ``content-length``)."""
 
-    __slots__ = ("authorization", "caller", "expects", "forwarded", "identified", "request_id", "upgrades")
+    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "identified", "request_id")
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         self.authorization = b""
@@ -35,11 +36,12 @@ class HeadFacts:
         """The client's own, where it is usable."""
         self.expects = False
         """It waits for ``100 Continue`` before it sends the body."""
-        self.upgrades = False
+        self.coding = b""
+        """``Transfer-Encoding``, in lower case."""
         self.caller: Caller | None = None
         self.identified = False
         """``caller`` has been looked up; None means nobody."""
-        connection = b""
+        connection = key = b""
         lines = []
         for raw_name, value in headers:
             name = raw_name.lower()
@@ -53,8 +55,12 @@ class HeadFacts:
                 connection += b"," + value.lower() if connection else value.lower()
             elif name == b"expect":
                 self.expects = value.lower() == b"100-continue"
-            elif name == b"upgrade":
-                self.upgrades = True
+            elif name == b"transfer-encoding":
+                self.coding = value.lower() if not self.coding else b"several"
+            elif name == b"x-api-key" or name == b"api-key":
+                key = value
+        if key and not self.authorization:  # as Anthropic's clients send it, and Azure's
+            self.authorization = b"Bearer " + key
         if connection not in _PLAIN_CONNECTION:
             named = {token.strip() for token in connection.split(b",")}
             lines = [line for line in lines if line[0] not in named]
@@ -63,15 +69,11 @@ class HeadFacts:
 
 
 _UPGRADE = re.compile(rb"^upgrade:", re.IGNORECASE | re.MULTILINE)
-_HEAD_END = b"\r\n\r\n"
 
 
-def without_upgrade(data: bytes) -> bytes:
-    """``data``, which begins with a head, with its Upgrade field under a name that means nothing.
+def without_upgrade(head: bytes) -> bytes:
+    """``head`` with its Upgrade field under a name that means nothing.
 
     No upgrade is offered, so it is to be ignored (RFC 9110 §7.8); llhttp would take the body for another protocol's.
     """
-    if not _UPGRADE.search(data):
-        return data
-    head, end, rest = data.partition(_HEAD_END)
-    return _UPGRADE.sub(b"x-not-upgraded:", head) + end + rest
+    return _UPGRADE.sub(b"x-not-upgraded:", head)

@@ -161,6 +161,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Bounds of the gateway: every buffer and queue has one."""
 
     body_bytes_max: int = 8 * 2**20
+    """Held, so that it can be sent again; larger ones are passed on as they come, and can't."""
+    streamed_body_bytes_max: int = 64 * 2**20
     bodies_bytes_max: int = 512 * 2**20
     """All bodies held at once."""
     head_bytes_max: int = 64 * 2**10
