@@ -32,7 +32,7 @@ class Chunks:
         self._trailers_bytes = 0
 
     def feed(self, data: bytes, at: int, parts: list[bytes]) -> int:
-        """Add the body in ``data`` from ``at`` on to ``parts``; returns where it stopped: at the end, or behind the body. Raises BadChunk."""
+        """Add the body in ``data`` from ``at`` on to ``parts``; returns where it stopped: the end, or behind the body. Raises BadChunk."""
         size = len(data)
         while at < size and not self.done:
             if self._left < 0:

@@ -31,36 +31,26 @@ class HeadFacts:
     __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "identified", "request_id")
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
-        self.authorization = b""
-        self.request_id = b""
-        """The client's own, where it is usable."""
-        self.expects = False
-        """It waits for ``100 Continue`` before it sends the body."""
-        self.coding = b""
-        """``Transfer-Encoding``, in lower case."""
-        self.caller: Caller | None = None
-        self.identified = False
-        """``caller`` has been looked up; None means nobody."""
-        connection = key = b""
+        own: dict[bytes, bytes] = {}
         lines = []
         for raw_name, value in headers:
             name = raw_name.lower()
             if name not in NOT_TO_ENGINES:
                 lines.append((name, value))
-            elif name == b"authorization":
-                self.authorization = value
-            elif name == b"x-request-id":
-                self.request_id = value if _REQUEST_ID.fullmatch(value) else b""
-            elif name == b"connection":
-                connection += b"," + value.lower() if connection else value.lower()
-            elif name == b"expect":
-                self.expects = value.lower() == b"100-continue"
-            elif name == b"transfer-encoding":
-                self.coding = value.lower() if not self.coding else b"several"
-            elif name == b"x-api-key" or name == b"api-key":
-                key = value
-        if key and not self.authorization:  # as Anthropic's clients send it, and Azure's
-            self.authorization = b"Bearer " + key
+            else:
+                own[name] = own[name] + b"," + value if name in own else value
+        key = own.get(b"x-api-key") or own.get(b"api-key")  # as Anthropic's clients send it, and Azure's
+        self.authorization = own.get(b"authorization") or (b"Bearer " + key if key else b"")
+        request_id = own.get(b"x-request-id", b"")
+        self.request_id = request_id if _REQUEST_ID.fullmatch(request_id) else b""
+        """The client's own, where it is usable."""
+        self.expects = own.get(b"expect", b"").lower() == b"100-continue"
+        """It waits for ``100 Continue`` before it sends the body."""
+        self.coding = own.get(b"transfer-encoding", b"").lower()
+        self.caller: Caller | None = None
+        self.identified = False
+        """``caller`` has been looked up; None means nobody."""
+        connection = own.get(b"connection", b"").lower()
         if connection not in _PLAIN_CONNECTION:
             named = {token.strip() for token in connection.split(b",")}
             lines = [line for line in lines if line[0] not in named]

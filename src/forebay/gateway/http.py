@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from forebay.gateway import bounds
 from forebay.gateway.answers import JSON, TOO_MANY_CONNECTIONS, ErrorReply, simple_head
+from forebay.gateway.dialects import error_body
 from forebay.gateway.reader import BETWEEN, HEAD, Intake, RequestReader, no_peek
 from forebay.gateway.repeats import SeenHead, seen_head
 from forebay.gateway.request import Peek, Reply, Request
@@ -204,7 +205,8 @@ class ClientConnection(asyncio.Protocol):
 
     def refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
         """Answer the present request with an error."""
-        self.answer(error.status, JSON, error.body(), error.headers() + extra)
+        target = b"" if self.request is None else self.request.target
+        self.answer(error.status, JSON, error_body(error, target), error.headers() + extra)
 
     def finish(self, keep_alive: bool) -> None:
         """The present answer has been written to its end; ``keep_alive`` as its head said, and it may not be by now."""
@@ -269,7 +271,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse_and_linger(self, error: ErrorReply) -> None:
         """The rest of the request is not read, so the connection can't go on; the client gets time to read the answer."""
-        body = error.body()
+        body = error_body(error, self._reader.target)
         self.write(simple_head(error.status, JSON, len(body), error.headers(), keep_alive=False) + body)
         self._lingering = True
         self._since = self._server.tick

@@ -12,7 +12,6 @@ from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import (
-    DONE_EVENT,
     LAST_CHUNK,
     ErrorReply,
     chunk,
@@ -21,6 +20,7 @@ from forebay.gateway.answers import (
     unavailable,
 )
 from forebay.gateway.call import CallState, nothing
+from forebay.gateway.dialects import error_end, in_shape
 from forebay.gateway.meters import Outcome
 from forebay.gateway.sse import EventStream, Trouble
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
@@ -135,11 +135,23 @@ class Call(CallState):
         self._answer = head
         passed = self._passed = self._context.passed_heads.of(head)
         if passed.events and status == 200 and self._ask.stream:
-            stream = self._stream = EventStream(head.chunked, self._request.modern)
+            stream = self._stream = self._stream_of(head)
             stream.attend_at = REPORT_EVENTS
             self.data = stream.attach(self._connection.write, self._take_stream)
         else:
             self.data = self._take
+
+    def _stream_of(self, head: ResponseHead) -> EventStream:
+        """What takes this stream's reads."""
+        return EventStream(head.chunked, self._request.modern)
+
+    def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
+        """The usage in a whole answer, and whether the engine broke it off."""
+        return looked_at(body)
+
+    def _end_of_stream(self, error: ErrorReply) -> bytes:
+        """The events that end a stream which went wrong."""
+        return error_end(error, self._request.target)
 
     def _take_stream(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         """What is not a plain event on its way through."""
@@ -208,13 +220,13 @@ class Call(CallState):
     def _truncate(self, message: str) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
         stream, connection = self._stream, self._connection
+        ending = b"" if stream is None else self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message))
         self._end(_TRUNCATED, self._counted_usage())
         self._context.truncated(self._pool.name, message)
         if stream is None:
             connection.abort()
             return
-        error = ErrorReply(502, "server_error", "stream_truncated", message).event() + DONE_EVENT
-        connection.write(chunk(error) + LAST_CHUNK if self._request.modern else error)
+        connection.write(chunk(ending) + LAST_CHUNK if self._request.modern else ending)
         connection.finish(self._keep_alive)
 
     # -- whole answers and failures -----------------------------------------------------------------------------------
@@ -253,7 +265,11 @@ class Call(CallState):
                 usage = usage_in_tail(whole.tail)
             else:
                 body = self._only if whole is None else whole.take()
-                usage, aborted = looked_at(body)
+                if head.status >= 400 and (error := in_shape(head.status, body, self._request.target)) is not None:
+                    self._end(Outcome.REFUSED_BY_ENGINE, None)
+                    self._refuse(error)
+                    return
+                usage, aborted = self._look_at(body)
                 if aborted:
                     self._try_elsewhere("The engine broke its answer off.")
                     return

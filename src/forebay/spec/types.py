@@ -154,6 +154,8 @@ class Pool(msgspec.Struct, frozen=True):
     slo: Slo = Slo()
     scaling: Scaling = Scaling()
     queued_max: int = 10_000
+    adapters: tuple[str, ...] = ()
+    """Names of LoRA adapters that every engine of the pool has loaded: clients ask for them as for models."""
     labels: tuple[tuple[str, str], ...] = ()
 
 
