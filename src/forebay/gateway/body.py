@@ -54,6 +54,11 @@ class ResponsesAsk(Ask, frozen=True):
         return self.max_output_tokens if self.max_output_tokens is not None and self.max_output_tokens > 0 else None
 
 
+def previous_of(ask: Ask) -> str | None:
+    """The answer that it goes on from, if any."""
+    return ask.previous_response_id if isinstance(ask, ResponsesAsk) else None
+
+
 AskType = TypeVar("AskType", bound=Ask)
 
 

@@ -58,6 +58,15 @@ class HeadFacts:
         """The lines that go on to the engine: none of the hop's, none with a secret of ours."""
 
 
+_CONTENT_TYPE = re.compile(rb"^content-type: ([^\r\n]*)", re.MULTILINE)
+
+
+def content_type(facts: HeadFacts) -> bytes:
+    """As the client said it; empty where it said none."""
+    match = _CONTENT_TYPE.search(facts.forwarded)
+    return match[1] if match is not None else b""
+
+
 _UPGRADE = re.compile(rb"^upgrade:", re.IGNORECASE | re.MULTILINE)
 
 

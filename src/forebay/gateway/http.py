@@ -21,7 +21,7 @@ from forebay.spec.types import Limits
 class HttpServer(Intake):
     """All connections, their limits, and the timer. ``handle(connection, request)`` answers at once or sets ``connection.reply``.
 
-    ``peek``: how to look into a body over the limit. ``tls``: connections are encrypted by it.
+    ``peek``: how to look into a body over the limit; what is found then is for ``handle_large``. ``tls``: connections are encrypted by it.
     """
 
     def __init__(
@@ -29,10 +29,12 @@ class HttpServer(Intake):
         limits: Limits,
         handle: "Callable[[ClientConnection, Request], None]",
         peek: Callable[[Request], Peek | None] = no_peek,
+        handle_large: "Callable[[ClientConnection, Request], None] | None" = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(limits, peek)
         self.handle = handle
+        self.handle_large = handle_large or handle
         self.connections: set[ClientConnection] = set()
         self.tls = tls
         self.closing = False
@@ -252,8 +254,10 @@ class ClientConnection(asyncio.Protocol):
         reader = self._reader
         while self.request is None and not self._lingering and not self._clogged:
             if reader.whole is not None:
-                self.request, reader.whole = reader.whole, None
-                self._server.handle(self, self.request)
+                request = self.request = reader.whole
+                reader.whole = None
+                handle = self._server.handle if type(request) is Request else self._server.handle_large
+                handle(self, request)
             elif self._refused is not None:
                 self._refuse_and_linger(self._refused)
             elif self._unread:

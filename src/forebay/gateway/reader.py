@@ -299,8 +299,9 @@ class RequestReader:
             full = intake.bodies_bytes > limits.bodies_bytes_max
         else:
             large.peek.feed(part)
-            full = intake.bodies_bytes > limits.bodies_bytes_max * bounds.LARGE_BODIES_FRACTION
-            if large.peek.found and not full and self.whole is None:
+            found = large.peek.found
+            full = intake.bodies_bytes > limits.bodies_bytes_max * (1.0 if found else bounds.LARGE_BODIES_FRACTION)
+            if found and self.whole is None:
                 large.hand_over()
                 self.whole = large
         if full:

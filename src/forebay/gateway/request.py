@@ -26,6 +26,11 @@ class Request:
         self.held_bytes = held_bytes
         """Of the body, counted against the budget of all bodies until released."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the body."""
+        return len(self.body)
+
 
 class Peek(Protocol):
     """Holds the beginning of a large body, and looks in it for what must be known before the rest can be passed on."""
@@ -36,6 +41,14 @@ class Peek(Protocol):
 
     def feed(self, part: bytes) -> None:
         """The next part."""
+        ...
+
+    def fields(self) -> bytes:
+        """What is known of the body, as an object of JSON."""
+        ...
+
+    def with_model(self, name: str) -> bytes:
+        """What is held, with another model."""
         ...
 
 
@@ -75,6 +88,11 @@ class LargeRequest(Request):
         self.ended = False
         """``body`` is all of it; else the first part, and the rest goes to the ``taker``."""
         self.taker: BodyTaker | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the body: all of it where that is known, else what has come."""
+        return self.length if self.length is not None else self.received_bytes
 
     def hand_over(self) -> None:
         """It is answered from now on, though not whole: an answer before its end leaves the connection in the middle of it."""

@@ -5,6 +5,7 @@ It never proxies anything but the routes named here: engines have admin endpoint
 
 import random
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
@@ -13,15 +14,18 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
-from forebay.gateway.body import ENGINE_TIERS, Ask, ResponsesAsk, rewritten
+from forebay.gateway.body import ENGINE_TIERS, Ask, previous_of, rewritten
 from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk, PoolDesk
+from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
+from forebay.gateway.large import LargeCall
 from forebay.gateway.light import Light
 from forebay.gateway.meters import TierMeter, registry
+from forebay.gateway.peek import peek_for
 from forebay.gateway.relay import Call
-from forebay.gateway.request import Request
+from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.roster import static_roster
 from forebay.gateway.routes import POSTS, Route, kept_response
 from forebay.gateway.surface import BinaryCall, ResponsesCall, TypedCall
@@ -42,7 +46,17 @@ _QUERY = b"?"[0]
 class Gateway:
     """One process's data path. ``chance`` jitters Retry-After; every time is the ``clock``'s."""
 
-    def __init__(self, spec: Spec, clock: Clock, ids: Ids, upstream: Upstream, chance: random.Random, sink: EventSink, name: str) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        clock: Clock,
+        ids: Ids,
+        upstream: Upstream,
+        chance: random.Random,
+        sink: EventSink,
+        name: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.spec = spec
         self.clock = clock
         self.upstream = upstream
@@ -52,7 +66,7 @@ class Gateway:
         self.name = name
         self.passed_heads = PassedHeads()
         self.desk = Desk(spec, clock)
-        self.http = HttpServer(spec.limits, self._handle)
+        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
@@ -190,7 +204,7 @@ class Gateway:
         route = POSTS.get(path)
         if route is not None:
             if request.method == b"POST":
-                self._infer(connection, request, route)
+                self._infer(connection, request, route, None if not route.multipart else _form(request))
             else:
                 self._not_allowed(connection, request, "POST")
             return
@@ -215,7 +229,18 @@ class Gateway:
             request_id = b"%b-%x" % (self._request_prefix, self._requests)
         return request_id
 
-    def _infer(self, connection: ClientConnection, request: Request, route: Route) -> None:
+    def _peek(self, request: Request) -> Peek | None:
+        """How to look into a large body: only those of requests that wait for a replica are taken."""
+        route = POSTS.get(request.target.partition(b"?")[0])
+        if route is None or route.light or request.method != b"POST":
+            return None
+        return peek_for(content_type(request.facts), route.multipart)
+
+    def _handle_large(self, connection: ClientConnection, request: Request) -> None:
+        route = POSTS[request.target.partition(b"?")[0]]
+        self._infer(connection, request, route, request.peek if isinstance(request, LargeRequest) else None)
+
+    def _infer(self, connection: ClientConnection, request: Request, route: Route, peek: Peek | None = None) -> None:
         facts = request.facts
         request_id = facts.request_id or self._request_id(request)
         caller = facts.caller if facts.identified else self._caller(request)
@@ -223,7 +248,7 @@ class Gateway:
             self._refuse(connection, UNAUTHORIZED, request_id)
             return
         body = request.body
-        ask = route.decode(body)
+        ask = route.decode(body if peek is None else peek.fields())
         if isinstance(ask, ErrorReply):
             self._refuse(connection, ask, request_id)
             return
@@ -233,18 +258,23 @@ class Gateway:
             self._refuse(connection, no_model(ask.model) if pool is None or not isinstance(tier, ErrorReply) else tier, request_id)
             return
         if ask.service_tier is not None or ask.model != pool.model:
-            body = self._for_engines(ask, body, pool.model)
+            body = self._for_engines(ask, body, pool.model, peek)
         if route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
-        elif route.stateful and isinstance(ask, ResponsesAsk) and (error := self._light.not_theirs(ask.previous_response_id, caller.team)) is not None:
+        elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
             self._refuse(connection, error, request_id)
         else:
             self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id)
 
-    def _for_engines(self, ask: Ask, body: bytes, model: str) -> bytes:
-        """The body without what an engine would not understand: an alias, and a tier of ours."""
+    def _for_engines(self, ask: Ask, body: bytes, model: str, peek: Peek | None) -> bytes:
+        """The body without what an engine would not understand: an alias, and a tier of ours.
+
+        The latter stays in a body that is only looked into: what is not read as a whole isn't put together anew.
+        """
         renamed = ask.model != model and ask.model not in self._catalogue.adapters
         foreign_tier = ask.service_tier is not None and ask.service_tier not in ENGINE_TIERS
+        if peek is not None:
+            return peek.with_model(model) if renamed else body
         return rewritten(body, model if renamed else None, foreign_tier) if renamed or foreign_tier else body
 
     def _start_call(
@@ -260,9 +290,11 @@ class Gateway:
         request_id: bytes,
     ) -> None:
         output_max = ask.output_tokens_max if route.generates else 1
-        size = FORM_BYTES if route.multipart else len(body)
+        size = FORM_BYTES if route.multipart else len(body) if type(request) is Request else request.size_bytes
         shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens)
         make = Call if not route.typed else _typed(route)
+        if type(request) is not Request and isinstance(request, LargeRequest) and not request.ended:
+            make = LargeCall
         call = connection.reply = make(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
         call.start(tier, shape, self.clock.now_s())
 
@@ -338,6 +370,13 @@ def _typed(route: Route) -> type[TypedCall]:
     if route.stateful:
         return ResponsesCall
     return BinaryCall if route.binary else TypedCall
+
+
+def _form(request: Request) -> Peek | None:
+    peek = peek_for(content_type(request.facts), multipart=True)
+    if peek is not None:
+        peek.feed(request.body)
+    return peek
 
 
 def _shown(raw: bytes) -> str:

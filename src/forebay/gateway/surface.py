@@ -5,7 +5,7 @@ import msgspec
 from forebay.admission.effects import Dispatch
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.body import ResponsesAsk
+from forebay.gateway.body import previous_of
 from forebay.gateway.dialects import error_end
 from forebay.gateway.holders import Holder
 from forebay.gateway.relay import Call
@@ -44,9 +44,9 @@ class ResponsesCall(TypedCall):
 
     def dispatch(self, effect: Dispatch) -> None:
         """Send it, where it can go on."""
-        ask = self._ask
-        if isinstance(ask, ResponsesAsk) and ask.previous_response_id is not None and not self._retries:
-            holder = self._context.holders.find(ask.previous_response_id)
+        previous = previous_of(self._ask)
+        if previous is not None and not self._retries:
+            holder = self._context.holders.find(previous)
             if holder is not None and self._context.serves(holder.url):
                 effect = msgspec.structs.replace(effect, url=holder.url)
         super().dispatch(effect)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from forebay.ports.upstream import End, ResponseHead, ResponseSink
+from forebay.ports.upstream import BodySource, End, ResponseHead, ResponseSink
 
 if TYPE_CHECKING:
     from forebay.adapters.upstream.client import HttpUpstream, Origin
@@ -47,7 +47,7 @@ def _to_nobody(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
 class HttpExchange:
     """One request under way, from ``send`` to ``end``: while connecting it has a task, then a connection."""
 
-    __slots__ = ("connection", "head_only", "origin", "paused", "request", "sink", "task", "timer", "upstream")
+    __slots__ = ("connection", "head_only", "more", "origin", "paused", "request", "sink", "task", "timer", "upstream")
 
     def __init__(self, upstream: "HttpUpstream", origin: "Origin", request: bytes, sink: ResponseSink) -> None:
         self.upstream = upstream
@@ -58,6 +58,8 @@ class HttpExchange:
         self.task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.paused = False
+        self.more: BodySource | None = None
+        """Whoever has the rest of the request, until all of it is written."""
         self.head_only = request.startswith(b"HEAD ")
 
     def pause(self) -> None:
@@ -71,6 +73,15 @@ class HttpExchange:
         if self.connection is not None and self.paused:
             self.connection.transport.resume_reading()
         self.paused = False
+
+    def write(self, data: bytes) -> None:
+        """More of the request."""
+        if self.connection is not None:
+            self.connection.transport.write(data)
+
+    def written(self) -> None:
+        """All of it has been."""
+        self.more = None
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -177,6 +188,18 @@ class EngineConnection(asyncio.Protocol):
         if exchange.paused:
             self.transport.pause_reading()
         self.transport.write(exchange.request)
+        if exchange.more is not None:
+            exchange.more.wanted()
+
+    def pause_writing(self) -> None:
+        """The engine takes a body more slowly than it comes."""
+        if self.exchange is not None and self.exchange.more is not None:
+            self.exchange.more.unwanted()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        if self.exchange is not None and self.exchange.more is not None:
+            self.exchange.more.wanted()
 
     def detach(self) -> None:
         """The exchange is over: nothing that still comes is for its sink."""
@@ -317,7 +340,7 @@ class EngineConnection(asyncio.Protocol):
         self.detach()
         if exchange.paused:
             self.transport.resume_reading()
-        if self._keep_alive and not self.transport.is_closing():
+        if self._keep_alive and exchange.more is None and not self.transport.is_closing():
             self.origin.keep(self)
         else:
             self.transport.close()
