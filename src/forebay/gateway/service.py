@@ -264,7 +264,7 @@ class Gateway:
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
             self._refuse(connection, error, request_id)
         else:
-            self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id)
+            self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id, peek)
 
     def _for_engines(self, ask: Ask, body: bytes, model: str, peek: Peek | None) -> bytes:
         """The body without what an engine would not understand: an alias, and a tier of ours.
@@ -288,12 +288,13 @@ class Gateway:
         team: str,
         body: bytes,
         request_id: bytes,
+        peek: Peek | None,
     ) -> None:
         output_max = ask.output_tokens_max if route.generates else 1
-        size = FORM_BYTES if route.multipart else len(body) if type(request) is Request else request.size_bytes
+        size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens)
         make = Call if not route.typed else _typed(route)
-        if type(request) is not Request and isinstance(request, LargeRequest) and not request.ended:
+        if peek is not None and isinstance(request, LargeRequest) and not request.ended:
             make = LargeCall
         call = connection.reply = make(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
         call.start(tier, shape, self.clock.now_s())

@@ -184,6 +184,13 @@ class Listen(msgspec.Struct, frozen=True):
     port: int = 0
 
 
+class Tls(msgspec.Struct, frozen=True):
+    """Files in PEM that the gateway's connections are encrypted by. ``cert`` has the whole chain."""
+
+    cert: str
+    key: str
+
+
 class Spec(msgspec.Struct, frozen=True):
     """A whole ``forebay.yaml`` with its team files."""
 
@@ -195,6 +202,8 @@ class Spec(msgspec.Struct, frozen=True):
     hardware: tuple[Hardware, ...] = ()
     calendar: tuple[CalendarEntry, ...] = ()
     gateway: Listen = Listen(port=8080)
+    tls: Tls | None = None
+    """None: clients speak plain HTTP."""
     admin: Listen = Listen(port=8081)
     limits: Limits = Limits()
     state_dir: str = ".forebay"

@@ -7,7 +7,8 @@ just as a request is written to it; where it does, the exchange ends STALE and t
 import asyncio
 from urllib.parse import urlsplit
 
-from forebay.adapters.upstream.connection import EngineConnection, HttpExchange
+from forebay.adapters.upstream.connection import EngineConnection
+from forebay.adapters.upstream.exchange import HttpExchange
 from forebay.adapters.upstream.heads import KnownHeads
 from forebay.ports.upstream import BodySource, End, Exchange, ResponseSink
 
