@@ -91,9 +91,15 @@ decode_loose = decoder(LooseAsk)
 decode_responses = decoder(ResponsesAsk)
 
 
-def rewritten(body: bytes, model: str | None, drop_tier: bool) -> bytes:
-    """``body`` with another model name, and without ``service_tier`` where ``drop_tier``."""
-    fields = _decode_fields(body)
+def rewritten(body: bytes, model: str | None, drop_tier: bool) -> bytes | ErrorReply:
+    """``body`` with another model name, and without ``service_tier`` where ``drop_tier``.
+
+    What was skipped while the fields were read is read now, and may turn out to be wrong.
+    """
+    try:
+        fields = _decode_fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return bad_request(f"The request body is not valid JSON: {error}")
     if model is not None:
         fields["model"] = msgspec.Raw(_encode(model))
     if drop_tier:

@@ -4,6 +4,8 @@ It waits for its replica with the client held back, and begins on a connection o
 engine takes beyond the beginning, a failure is final; before that another replica may be tried.
 """
 
+import msgspec
+
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.dialects import RESPONSES
@@ -11,7 +13,7 @@ from forebay.gateway.meters import Outcome
 from forebay.gateway.request import LargeRequest
 from forebay.gateway.surface import ResponsesCall
 from forebay.gateway.whole import looked_at
-from forebay.ports.upstream import End
+from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
 
@@ -91,6 +93,12 @@ class LargeCall(ResponsesCall):
             self._refuse(error)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
+
+    def head(self, head: ResponseHead) -> None:
+        """Whether a stream was asked for stands in the body, and need not have been seen."""
+        if not self._ask.stream and head.status == 200 and self._context.passed_heads.of(head).events:
+            self._ask = msgspec.structs.replace(self._ask, stream=True)
+        super().head(head)
 
     def _try_elsewhere(self, message: str) -> None:
         if not self._begun:

@@ -144,7 +144,8 @@ class JsonPeek:
     def _over(self, end: int) -> None:
         """A value of the top level ends here."""
         key = self._key
-        if key.decode("utf-8", "replace") in _WANTED and end - self._start <= FIELD_BYTES_MAX:
+        known = key.decode("utf-8", "replace") in _WANTED and not (self.found and key == b"model")
+        if known and end - self._start <= FIELD_BYTES_MAX:
             self._values[key] = bytes(self.held[self._start : end])
             if key == b"model":
                 self.model_span = (self._start, end)

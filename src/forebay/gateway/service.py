@@ -258,7 +258,11 @@ class Gateway:
             self._refuse(connection, no_model(ask.model) if pool is None or not isinstance(tier, ErrorReply) else tier, request_id)
             return
         if ask.service_tier is not None or ask.model != pool.model:
-            body = self._for_engines(ask, body, pool.model, peek)
+            fitting = self._for_engines(ask, body, pool.model, peek)
+            if isinstance(fitting, ErrorReply):
+                self._refuse(connection, fitting, request_id)
+                return
+            body = fitting
         if route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
@@ -266,7 +270,7 @@ class Gateway:
         else:
             self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id, peek)
 
-    def _for_engines(self, ask: Ask, body: bytes, model: str, peek: Peek | None) -> bytes:
+    def _for_engines(self, ask: Ask, body: bytes, model: str, peek: Peek | None) -> bytes | ErrorReply:
         """The body without what an engine would not understand: an alias, and a tier of ours.
 
         The latter stays in a body that is only looked into: what is not read as a whole isn't put together anew.

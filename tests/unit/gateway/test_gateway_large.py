@@ -217,6 +217,26 @@ def test_a_large_body_is_passed_on_and_not_held(large):
     large(test)
 
 
+def test_a_stream_that_was_asked_for_beyond_what_was_looked_at_is_one(large):
+    body = big()[:-1] + b',"stream":true}'
+
+    async def test(front, engine):
+        client = await front.client()
+        await post(front, client, body)
+        engine.transport.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        for text in (b"a", b"b"):
+            event = b'data: {"choices":[{"index":0,"delta":{"content":"%b"},"finish_reason":null}]}\n\n' % text
+            engine.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+            await front.sleep(0.1)
+            if text == b"a":
+                assert "text/event-stream" in await client.head()
+            assert text in await client.event()
+        engine.transport.abort()
+        assert b"stream_truncated" in await client.event()
+
+    large(test)
+
+
 def test_a_large_body_in_chunks_is_passed_on_in_chunks(large):
     body = big(60_000, model="gpt-4o")
 

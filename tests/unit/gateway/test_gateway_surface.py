@@ -144,6 +144,17 @@ def test_an_integral_number_of_tokens_is_taken_as_engines_take_it(world, value):
     world(test, echo)
 
 
+def test_a_body_to_rewrite_that_turns_out_not_to_be_json_is_refused(world):
+    """A key that is no UTF-8 is skipped by the decoder of known fields; taken apart for an alias it raised, and the client saw a reset."""
+
+    async def test(front):
+        answer = await front.ask(b'{"model":"gpt-4o","\xff":1,"messages":[]}')
+        assert (answer.status, set(answer.json()["error"])) == (400, FOUR)
+        assert not front.engines[0].seen
+
+    world(test, echo)
+
+
 def test_half_a_token_is_refused(world):
     async def test(front):
         answer = await front.ask(b'{"model":"llama","messages":[],"max_tokens":5.5}')
