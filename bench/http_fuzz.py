@@ -13,6 +13,7 @@ Usage: python bench/http_fuzz.py [--inputs 1000000] [--seed 1]
 import argparse
 import asyncio
 import collections
+import itertools
 import random
 import re
 import sys
@@ -256,7 +257,7 @@ def cut(data: bytes, chance: random.Random) -> list[bytes]:
     if chance.random() < 0.05:
         return [bytes([byte]) for byte in data]
     places = sorted({chance.randrange(len(data) + 1) for _ in range(chance.randrange(1, 5))} | {0, len(data)})
-    return [data[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [data[start:end] for start, end in itertools.pairwise(places)]
 
 
 async def fuzz(inputs: int, seed: int) -> None:

@@ -18,10 +18,15 @@ from forebay.gateway.request import Peek, Reply, Request
 from forebay.spec.types import Limits
 
 
+def _as_it_is(error: ErrorReply) -> ErrorReply:
+    return error
+
+
 class HttpServer(Intake):
     """All connections, their limits, and the timer. ``handle(connection, request)`` answers at once or sets ``connection.reply``.
 
     ``peek``: how to look into a body over the limit; what is found then is for ``handle_large``. ``tls``: connections are encrypted by it.
+    ``spread``: a refusal with its ``Retry-After`` jittered.
     """
 
     def __init__(
@@ -31,10 +36,12 @@ class HttpServer(Intake):
         peek: Callable[[Request], Peek | None] = no_peek,
         handle_large: "Callable[[ClientConnection, Request], None] | None" = None,
         tls: ssl.SSLContext | None = None,
+        spread: Callable[[ErrorReply], ErrorReply] = _as_it_is,
     ) -> None:
         super().__init__(limits, peek)
         self.handle = handle
         self.handle_large = handle_large or handle
+        self.spread = spread
         self.connections: set[ClientConnection] = set()
         self.tls = tls
         self.closing = False
@@ -275,6 +282,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse_and_linger(self, error: ErrorReply) -> None:
         """The rest of the request is not read, so the connection can't go on; the client gets time to read the answer."""
+        error = self._server.spread(error)
         body = error_body(error, self._reader.target)
         self.write(simple_head(error.status, JSON, len(body), error.headers(), keep_alive=False) + body)
         self._lingering = True

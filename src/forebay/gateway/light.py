@@ -19,6 +19,10 @@ class LightContext(Protocol):
     upstream: Upstream
     passed_heads: PassedHeads
 
+    def spread(self, error: ErrorReply) -> ErrorReply:
+        """With its ``Retry-After`` jittered."""
+        ...
+
     @property
     def roster(self) -> Roster:
         """The one routed by."""
@@ -71,7 +75,7 @@ class Light:
         self, connection: ClientConnection, request: Request, body: bytes, request_id: bytes, urls: list[str], response_id: str
     ) -> None:
         if not urls:
-            connection.refuse(NO_ENGINE, b"x-request-id: %b\r\n" % request_id)
+            connection.refuse(self._context.spread(NO_ENGINE), b"x-request-id: %b\r\n" % request_id)
             return
         direct = connection.reply = Direct(self, connection, request, body, request_id, urls, response_id)
         self.live.add(direct)

@@ -9,8 +9,10 @@ import ssl
 from collections.abc import Callable, Iterable
 from urllib.parse import unquote
 
+import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from forebay.admission.outcomes import jittered
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
@@ -66,7 +68,7 @@ class Gateway:
         self.name = name
         self.passed_heads = PassedHeads()
         self.desk = Desk(spec, clock)
-        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls)
+        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
@@ -185,6 +187,12 @@ class Gateway:
     def bodies_bytes(self) -> int:
         """Request bodies held."""
         return self.http.bodies_bytes
+
+    def spread(self, error: ErrorReply) -> ErrorReply:
+        """Clients obey ``Retry-After`` exactly: told the same, they would all come back at one instant."""
+        if error.retry_after_s is None:
+            return error
+        return msgspec.structs.replace(error, retry_after_s=jittered(error.retry_after_s, self.chance.random()))
 
     def serves(self, url: str) -> bool:
         """Whether the present roster has a replica there."""

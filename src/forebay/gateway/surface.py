@@ -32,6 +32,12 @@ class TypedCall(Call):
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
         return typed_usage(body)[0], False
 
+    def _counted_usage(self) -> Usage | None:
+        stream = self._stream
+        if isinstance(stream, TypedStream) and stream.usage is None and stream.begun is not None:
+            return Usage(stream.begun.prompt_tokens, stream.events, stream.begun.cached_tokens, exact=False)
+        return super()._counted_usage()
+
 
 class ResponsesCall(TypedCall):
     """An answer that its engine keeps: whoever goes on from it is sent to the same replica.

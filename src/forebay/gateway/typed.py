@@ -93,11 +93,13 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 class TypedStream(EventStream):
     """As its base, for events that have a ``type``; events that have none are the base's."""
 
-    __slots__ = ("_last", "response", "response_id")
+    __slots__ = ("_last", "begun", "response", "response_id")
 
     def __init__(self, engine_chunked: bool, client_chunked: bool) -> None:
         super().__init__(engine_chunked, client_chunked)
         self._last = b""
+        self.begun: Usage | None = None
+        """As told before the first token: no count of what was made, but one of the prompt."""
         self.response = b""
         """The object of ``response.created``; empty where there was none, or a long one."""
         self.response_id = ""
@@ -147,9 +149,9 @@ class TypedStream(EventStream):
         if response:
             self._see_response(kind, response)
         if isinstance(parsed.message, _Message) and parsed.message.usage is not None:
-            self.usage = parsed.message.usage.usage()
+            self.begun = parsed.message.usage.usage()
         if parsed.usage is not None:
-            self.usage = parsed.usage.usage(self.usage)
+            self.usage = parsed.usage.usage(self.begun)
         if kind == "error":
             self._fail(parsed)
         elif kind in _ENDS:
