@@ -196,9 +196,12 @@ class FormPeek:
                 return False
             self._at = at + len(edge)
             return True
+        if len(held) < self._at + 2 or held.startswith(b"--", self._at):  # what follows the last edge is no part
+            self._lost = len(held) >= self._at + 2
+            return False
         head_end = held.find(b"\r\n\r\n", self._at, self._at + FIELD_BYTES_MAX)
         if head_end < 0:
-            self._lost = len(held) - self._at >= FIELD_BYTES_MAX or held.startswith(b"--", self._at)
+            self._lost = len(held) - self._at >= FIELD_BYTES_MAX
             return False
         head = bytes(held[self._at : head_end])
         start = head_end + 4

@@ -85,6 +85,16 @@ def test_a_peek_into_a_form_finds_its_fields(order, step):
     assert peek.with_model("whisper") == body.replace(b"llama", b"whisper")
 
 
+@pytest.mark.parametrize("step", [1, 50, 10_000])
+def test_what_follows_the_last_edge_of_a_form_is_no_field(step):
+    """Read as a whole it was one, in pieces it was none (found by bench/http_fuzz.py)."""
+    body = b"".join(form(None)) + b'\r\nx: y\r\n\r\n\r\n--XyZ\r\ncontent-disposition: form-data; name="model"\r\n\r\nother\r\n--XyZ--\r\n'
+    peek = FormPeek(b"XyZ")
+    for start in range(0, len(body), step):
+        peek.feed(body[start : start + step])
+    assert not peek.found
+
+
 @pytest.mark.parametrize("kind", [b"multipart/form-data", b"application/json", b"", b"multipart/form-data; boundary=" + b"x" * 71])
 def test_a_form_without_a_boundary_is_none(kind):
     assert peek_for(kind, multipart=True) is None
