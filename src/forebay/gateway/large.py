@@ -11,6 +11,8 @@ from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.dialects import RESPONSES
 from forebay.gateway.meters import Outcome
 from forebay.gateway.request import LargeRequest
+from forebay.gateway.routes import POSTS
+from forebay.gateway.sse import EventStream
 from forebay.gateway.surface import ResponsesCall
 from forebay.gateway.whole import looked_at
 from forebay.ports.upstream import End, ResponseHead
@@ -93,6 +95,10 @@ class LargeCall(ResponsesCall):
             self._refuse(error)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
+
+    def _stream_of(self, head: ResponseHead) -> EventStream:
+        typed = POSTS[self._request.target.partition(b"?")[0]].typed
+        return super()._stream_of(head) if typed else EventStream(head.chunked, self._request.modern)
 
     def head(self, head: ResponseHead) -> None:
         """Whether a stream was asked for stands in the body, and need not have been seen."""

@@ -187,7 +187,8 @@ def check_adapters(root: Got, problems: Problems) -> None:
     owners = {name: f"models.{name}" for name in models}
     for name, model in models.items():
         owners.update({item.value: f"models.{name}" for item in model.get("aliases", ())})
-    owners.update({got.get("model", name): f"pools.{name}" for name, got in pools.items() if got.good("*")})
+    for name, got in pools.items():
+        owners.setdefault(got.get("model", name), f"pools.{name}")
     for name, got in pools.items():
         for item in got.get("adapters", ()):
             if item.value in owners:

@@ -172,6 +172,32 @@ def test_a_model_may_be_left_out_where_engines_let_it_be(world):
     world(test, echo)
 
 
+def test_adapters_are_models_that_go_to_their_pool_as_they_are(world, spec):
+    pools = (
+        msgspec.structs.replace(spec.pools[0], adapters=("legal", "sql")),
+        msgspec.structs.replace(spec.pools[0], name="two", model="qwen", adapters=("legal",)),
+    )
+    models = (*spec.models, msgspec.structs.replace(spec.models[0], name="qwen", aliases=()))
+
+    async def test(front):
+        replicas = front.gateway.roster.pools[0].replicas
+        front.gateway.apply(Roster(1, 9, 10.0, (RosterPool("chat", replicas[:1]), RosterPool("two", replicas[1:]))))
+        told = (await front.ask(None, target="/v1/models")).json()["data"]
+        assert [(model["id"], model.get("parent")) for model in told] == [
+            ("llama", None), ("qwen", None), ("gpt-4o", None), ("legal", "llama"), ("sql", "llama"),
+        ]  # fmt: skip
+        assert (await front.ask(None, target="/v1/models/sql")).json()["parent"] == "llama"
+        for name, sent in (("legal", "legal"), ("sql", "sql"), ("gpt-4o", "llama"), ("llama", "llama")):
+            body = json.dumps({"model": name, "messages": []}).encode()
+            assert (await front.ask(body)).status == 200
+            assert front.engines[0].seen[-1].json()["model"] == sent
+            assert name == "gpt-4o" or front.engines[0].seen[-1].body == body
+        assert (await front.ask({"model": "qwen", "messages": []})).status == 200
+        assert len(front.engines[1].seen) == 1
+
+    world(test, echo, echo, spec=msgspec.structs.replace(spec, pools=pools, models=models))
+
+
 # -- errors ---------------------------------------------------------------------------------------------------------------
 
 
