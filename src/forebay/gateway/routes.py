@@ -17,6 +17,8 @@ class Route(msgspec.Struct, frozen=True):
     """One path that is asked with POST."""
 
     decode: Callable[[bytes], Ask | ErrorReply]
+    plain: bool = False
+    """None of what follows but ``generates``: the way that nearly all requests take."""
     generates: bool = False
     """Tokens are made: the answer's length is estimated, and bounded by the client."""
     typed: bool = False
@@ -31,15 +33,15 @@ class Route(msgspec.Struct, frozen=True):
     """No work for a GPU: any replica answers at once, without a permit."""
 
 
-_CHAT = Route(decode, generates=True)
-_POOLED = Route(decode_loose)
+_CHAT = Route(decode, plain=True, generates=True)
+_POOLED = Route(decode_loose, plain=True)
 _FORM = Route(decode_loose, generates=True, typed=True, multipart=True)
 _LIGHT = Route(decode_loose, light=True)
 
 POSTS: dict[bytes, Route] = {
     b"/v1/chat/completions": _CHAT,
     b"/v1/completions": _CHAT,
-    b"/v1/embeddings": Route(decode),
+    b"/v1/embeddings": Route(decode, plain=True),
     b"/v1/responses": Route(decode_responses, generates=True, typed=True, stateful=True),
     b"/v1/messages": Route(decode, generates=True, typed=True),
     b"/v1/messages/count_tokens": Route(decode, light=True),

@@ -230,7 +230,7 @@ class Gateway:
             answer(connection, request)
 
     def _request_id(self, request: Request) -> bytes:
-        """The client's own, or a fresh one."""
+        """The client's own, or a fresh one (`_infer` has the same without the call)."""
         request_id = request.facts.request_id
         if not request_id:
             self._requests += 1
@@ -250,7 +250,10 @@ class Gateway:
 
     def _infer(self, connection: ClientConnection, request: Request, route: Route, peek: Peek | None = None) -> None:
         facts = request.facts
-        request_id = facts.request_id or self._request_id(request)
+        request_id = facts.request_id
+        if not request_id:
+            self._requests += 1
+            request_id = b"%b-%x" % (self._request_prefix, self._requests)
         caller = facts.caller if facts.identified else self._caller(request)
         if caller is None:
             self._refuse(connection, UNAUTHORIZED, request_id)
@@ -271,7 +274,12 @@ class Gateway:
                 self._refuse(connection, fitting, request_id)
                 return
             body = fitting
-        if route.light:
+        if route.plain and peek is None:
+            output_max = ask.output_tokens_max if route.generates else 1
+            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
+            call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
+            call.start(tier, shape, self.clock.now_s())
+        elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
             self._refuse(connection, error, request_id)
@@ -305,7 +313,7 @@ class Gateway:
         output_max = ask.output_tokens_max if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens)
-        make = Call if not route.typed else _typed(route)
+        make: type[Call] = Call if not route.typed else _typed(route)
         if peek is not None and isinstance(request, LargeRequest) and not request.ended:
             make = LargeCall
         call = connection.reply = make(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
