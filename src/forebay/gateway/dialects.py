@@ -83,8 +83,9 @@ def in_shape(status: int, body: bytes, target: bytes) -> ErrorReply | None:
         return _plain(status, error)
     if fields.keys() >= {"message", "type", "param", "code"} and error.type is not None and not isinstance(error.code, int):
         return None
-    code = None if error.code is None else str(error.code)
-    return ErrorReply(status, error.type or _openai_type(status), code, error.message, error.param)
+    if isinstance(error.code, int):  # vLLM's: the status again, and a type in words of its own
+        return ErrorReply(status, _openai_type(status), None, error.message, error.param)
+    return ErrorReply(status, error.type or _openai_type(status), error.code, error.message, error.param)
 
 
 def _read(status: int, body: bytes) -> ErrorReply:

@@ -217,7 +217,7 @@ def test_an_engines_error_is_told_in_four_fields_and_in_anthropics_form(body, ex
     error = in_shape(404, body, b"/v1/embeddings")
     assert set(json.loads(error.body())["error"]) == FOUR
     assert error.message == expected
-    assert error.code is None or isinstance(error.code, str)
+    assert (error.type, error.code) == ("invalid_request_error", None)
     assert in_shape(404, error.body(), b"/v1/embeddings") is None
     assert in_shape(404, body, b"/v1/messages").status == 404
 
