@@ -10,10 +10,11 @@ from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.dialects import RESPONSES
 from forebay.gateway.meters import Outcome
-from forebay.gateway.request import LargeRequest
-from forebay.gateway.routes import POSTS
+from forebay.gateway.relay import Call
+from forebay.gateway.request import LargeRequest, Request
+from forebay.gateway.routes import POSTS, Route
 from forebay.gateway.sse import EventStream
-from forebay.gateway.surface import ResponsesCall
+from forebay.gateway.surface import BinaryCall, ResponsesCall, TypedCall
 from forebay.gateway.whole import looked_at
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
@@ -115,3 +116,14 @@ class LargeCall(ResponsesCall):
 
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
         return super()._look_at(body) if self._request.target.startswith(RESPONSES) else looked_at(body)
+
+
+def call_for(route: Route, request: Request) -> type[Call]:
+    """The kind of call that a request of this route is."""
+    if isinstance(request, LargeRequest) and not request.ended:
+        return LargeCall
+    if route.stateful:
+        return ResponsesCall
+    if route.binary:
+        return BinaryCall
+    return TypedCall if route.typed else Call

@@ -10,6 +10,8 @@ import re
 import msgspec
 
 from forebay.gateway.body import LooseAsk, ResponsesAsk
+from forebay.gateway.heads import content_type
+from forebay.gateway.request import Request
 
 FIELD_BYTES_MAX = 64 * 1024
 """Of one field of a form, or one key, that is read."""
@@ -236,9 +238,19 @@ class FormPeek:
                 self.found = True
 
 
-def peek_for(content_type: bytes, multipart: bool) -> JsonPeek | FormPeek | None:
+def form_peek(request: Request) -> FormPeek | None:
+    """The fields of a form that is here as a whole; None where it isn't one."""
+    match = _BOUNDARY.match(content_type(request.facts).strip())
+    if match is None:
+        return None
+    peek = FormPeek(match[1] or match[2])
+    peek.feed(request.body)
+    return peek
+
+
+def peek_for(kind: bytes, multipart: bool) -> JsonPeek | FormPeek | None:
     """How to look into a body of this type; None where a form says no boundary."""
     if not multipart:
         return JsonPeek()
-    match = _BOUNDARY.match(content_type.strip())
+    match = _BOUNDARY.match(kind.strip())
     return None if match is None else FormPeek(match[1] or match[2])

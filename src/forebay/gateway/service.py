@@ -7,7 +7,6 @@ import random
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from urllib.parse import unquote
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -16,21 +15,20 @@ from forebay.admission.outcomes import jittered
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
-from forebay.gateway.body import ENGINE_TIERS, Ask, previous_of, rewritten
-from forebay.gateway.catalogue import Catalogue, no_model
+from forebay.gateway.body import Ask, previous_of
+from forebay.gateway.catalogue import MODELS, Catalogue, no_model
 from forebay.gateway.desk import Desk, PoolDesk
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
-from forebay.gateway.large import LargeCall
+from forebay.gateway.large import call_for
 from forebay.gateway.light import Light
 from forebay.gateway.meters import TierMeter, registry
-from forebay.gateway.peek import peek_for
+from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.roster import static_roster
 from forebay.gateway.routes import POSTS, Route, kept_response
-from forebay.gateway.surface import BinaryCall, ResponsesCall, TypedCall
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.events import EventSink
 from forebay.ports.upstream import Upstream
@@ -41,7 +39,6 @@ DRAIN_POLL_REAL_S = 0.05
 FORM_BYTES = 4096
 """What a form is taken for where tokens are estimated from bytes: those of sound and pictures say nothing."""
 READS = frozenset({b"GET", b"HEAD"})
-MODELS = b"/v1/models"
 _QUERY = b"?"[0]
 
 
@@ -89,7 +86,7 @@ class Gateway:
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
             b"/health": self._health,
             b"/metrics": self._metrics,
-            MODELS: self._list_models,
+            MODELS: self._tell_models,
         }
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -212,7 +209,7 @@ class Gateway:
         route = POSTS.get(path)
         if route is not None:
             if request.method == b"POST":
-                self._infer(connection, request, route, None if not route.multipart else _form(request))
+                self._infer(connection, request, route, None if not route.multipart else form_peek(request))
             else:
                 self._not_allowed(connection, request, "POST")
             return
@@ -220,7 +217,7 @@ class Gateway:
         if kept is not None:
             self._ask_holder(connection, request, *kept)
             return
-        answer = self._gets.get(path) or (self._one_model if path.startswith(MODELS + b"/") else None)
+        answer = self._gets.get(path) or (self._tell_models if path.startswith(MODELS + b"/") else None)
         if answer is None:
             unknown = ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {_shown(path)}.")
             self._refuse(connection, unknown, self._request_id(request))
@@ -269,7 +266,7 @@ class Gateway:
             self._refuse(connection, no_model(ask.model) if pool is None or not isinstance(tier, ErrorReply) else tier, request_id)
             return
         if ask.service_tier is not None or ask.model != pool.model:
-            fitting = self._for_engines(ask, body, pool.model, peek)
+            fitting = self._catalogue.for_engines(ask, body, pool.model, peek)
             if isinstance(fitting, ErrorReply):
                 self._refuse(connection, fitting, request_id)
                 return
@@ -285,17 +282,6 @@ class Gateway:
             self._refuse(connection, error, request_id)
         else:
             self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id, peek)
-
-    def _for_engines(self, ask: Ask, body: bytes, model: str, peek: Peek | None) -> bytes | ErrorReply:
-        """The body without what an engine would not understand: an alias, and a tier of ours.
-
-        The latter stays in a body that is only looked into: what is not read as a whole isn't put together anew.
-        """
-        renamed = ask.model != model and ask.model not in self._catalogue.adapters
-        foreign_tier = ask.service_tier is not None and ask.service_tier not in ENGINE_TIERS
-        if peek is not None:
-            return peek.with_model(model) if renamed else body
-        return rewritten(body, model if renamed else None, foreign_tier) if renamed or foreign_tier else body
 
     def _start_call(
         self,
@@ -313,10 +299,9 @@ class Gateway:
         output_max = ask.output_tokens_max if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens)
-        make: type[Call] = Call if not route.typed else _typed(route)
-        if peek is not None and isinstance(request, LargeRequest) and not request.ended:
-            make = LargeCall
-        call = connection.reply = make(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
+        call = connection.reply = call_for(route, request)(
+            self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id
+        )
         call.start(tier, shape, self.clock.now_s())
 
     def _ask_holder(self, connection: ClientConnection, request: Request, response_id: str, methods: tuple[bytes, ...]) -> None:
@@ -348,21 +333,11 @@ class Gateway:
     def _metrics(self, connection: ClientConnection, _: Request) -> None:
         connection.answer(200, CONTENT_TYPE_LATEST.encode(), generate_latest(self._registry))
 
-    def _list_models(self, connection: ClientConnection, request: Request) -> None:
-        if self._caller(request) is None:
-            self._refuse(connection, UNAUTHORIZED, self._request_id(request))
-        else:
-            connection.answer(200, JSON, self._catalogue.listed(), b"x-request-id: %b\r\n" % self._request_id(request))
-
-    def _one_model(self, connection: ClientConnection, request: Request) -> None:
+    def _tell_models(self, connection: ClientConnection, request: Request) -> None:
         request_id = self._request_id(request)
-        if self._caller(request) is None:
-            self._refuse(connection, UNAUTHORIZED, request_id)
-            return
-        name = unquote(_shown(request.target.partition(b"?")[0][len(MODELS) + 1 :]))
-        told = self._catalogue.one(name)
-        if told is None:
-            self._refuse(connection, no_model(name), request_id)
+        told = self._catalogue.told(request.target.partition(b"?")[0]) if self._caller(request) is not None else UNAUTHORIZED
+        if isinstance(told, ErrorReply):
+            self._refuse(connection, told, request_id)
         else:
             connection.answer(200, JSON, told, b"x-request-id: %b\r\n" % request_id)
 
@@ -385,19 +360,6 @@ class Gateway:
 
     def _emit(self, kind: str, message: str, pool: str = "") -> None:
         self._sink.emit(Event(kind, self.clock.now_s(), self.clock.wall_s(), pool, message, {"gateway": self.name}))
-
-
-def _typed(route: Route) -> type[TypedCall]:
-    if route.stateful:
-        return ResponsesCall
-    return BinaryCall if route.binary else TypedCall
-
-
-def _form(request: Request) -> Peek | None:
-    peek = peek_for(content_type(request.facts), multipart=True)
-    if peek is not None:
-        peek.feed(request.body)
-    return peek
 
 
 def _shown(raw: bytes) -> str:
