@@ -474,3 +474,54 @@ def test_a_known_head_of_a_head_request_has_no_body(head):
         answer.raw(script["answer"])
 
     with_engine(test, say)
+
+
+class Body:
+    """The rest of a request."""
+
+    def __init__(self):
+        self.calls = []
+
+    def wanted(self):
+        self.calls.append("wanted")
+
+    def unwanted(self):
+        self.calls.append("unwanted")
+
+
+def test_a_body_that_comes_later_goes_over_a_connection_of_its_own_at_the_engines_pace():
+    async def test(upstream, engine):
+        sink = Sink()
+        upstream.send(engine.url, GET, sink)
+        await sink.outcome()
+        body, sink = Body(), Sink()
+        exchange = upstream.send(engine.url, b"POST / HTTP/1.1\r\ncontent-length: 300000\r\n\r\n", sink, more=body)
+        await asyncio.sleep(0.1)
+        assert (body.calls, engine.accepted) == (["wanted"], 2)
+        next(iter(engine.open))  # both connections are open
+        for transport in engine.open:
+            transport.pause_reading()
+        exchange.write(b"x" * 200_000)
+        await asyncio.sleep(0.1)
+        assert body.calls == ["wanted", "unwanted"]
+        for transport in engine.open:
+            transport.resume_reading()
+        await asyncio.sleep(0.1)
+        assert body.calls == ["wanted", "unwanted", "wanted"]
+        exchange.write(b"x" * 100_000)
+        exchange.written()
+        assert await sink.outcome() is End.COMPLETE
+        assert engine.seen[-1].body == b"x" * 300_000
+        assert upstream.idle_connections == 2
+
+    with_engine(test, says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"))
+
+
+def test_a_connection_whose_request_was_answered_before_its_end_is_not_kept():
+    async def test(upstream, engine):
+        sink, body = Sink(), Body()
+        upstream.send(engine.url, b"POST / HTTP/1.1\r\ncontent-length: 0\r\nx-more: to come\r\n\r\n", sink, more=body)
+        assert await sink.outcome() is End.COMPLETE
+        assert upstream.idle_connections == 0
+
+    with_engine(test, says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"))

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import re
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -147,6 +149,140 @@ def test_leaving_a_stream_frees_the_engine(client, system):
     stream.close()
     wait_for(lambda: sum(running(url) for url in system[2]) == 0)
     wait_for(lambda: metric(system, "forebay_requests_total", outcome="client_gone") >= 1)
+
+
+TOOLS = [{"type": "function", "function": {"name": "level", "parameters": {"type": "object", "properties": {"gate": {"type": "string"}}}}}]
+
+
+def test_tools_and_several_choices_pass(client):
+    answer = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5, n=3, tools=TOOLS, tool_choice="auto", seed=7)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=5, n=2, stream=True, tools=TOOLS)
+    reasons = {chunk.choices[0].index: chunk.choices[0].finish_reason for chunk in stream if chunk.choices}
+    assert reasons == {0: "length", 1: "length"}
+
+
+def test_the_responses_api_whole_streamed_kept_and_continued(client):
+    answer = client.responses.create(model="gpt-4o", input="Tell me of the river.", max_output_tokens=20)
+    assert (answer.status, answer.usage.output_tokens, bool(answer.output_text)) == ("completed", 20, True)
+    assert answer._request_id
+    assert client.responses.retrieve(answer.id).output_text == answer.output_text
+    assert client.responses.cancel(answer.id).id == answer.id
+    for _ in range(4):  # with two engines, a pick by chance would miss the one that keeps it
+        assert client.responses.retrieve(answer.id).id == answer.id
+    with client.responses.create(
+        model=MODEL, input="And then?", max_output_tokens=30, previous_response_id=answer.id, stream=True
+    ) as stream:
+        events = list(stream)
+    assert [event.type for event in events].count("response.output_text.delta") == 30
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.usage.output_tokens == 30
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve("resp_nobody")
+
+
+def test_the_responses_api_from_the_async_client(system):
+    async def main():
+        async with openai.AsyncOpenAI(base_url=f"{system[0]}/v1", api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client:
+            stream = await client.responses.create(model=MODEL, input="a", max_output_tokens=10, stream=True)
+            return [event.type async for event in stream]
+
+    assert asyncio.run(main())[-1] == "response.completed"
+
+
+def test_embeddings_and_sound(client):
+    answer = client.embeddings.create(model=MODEL, input=["water", "gate"])
+    assert [len(row.embedding) for row in answer.data] == [8, 8]
+    assert answer.usage.prompt_tokens > 0
+    for size in (20_000, 9 * 2**20):  # held, and passed on
+        sound = ("a.wav", b"RIFF" + bytes(size), "audio/wav")
+        assert client.audio.transcriptions.create(model="gpt-4o", file=sound).text
+
+
+def test_a_chat_with_nine_megabytes_of_pictures(client):
+    """The SDK writes the messages before the model, so all of it is held; curl may write the model first."""
+    content = [{"type": "text", "text": "x" * (9 * 2**20)}]
+    with pytest.raises(openai.BadRequestError) as refused:  # by the engine: its context is shorter
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": content}], max_tokens=5)
+    assert "context" in str(refused.value)
+    with pytest.raises(openai.APIStatusError) as too_large:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * (65 * 2**20)}])
+    assert too_large.value.status_code == 413
+
+
+def test_rerank_score_and_tokenize(client):
+    ranked = client.post("/rerank", body={"model": MODEL, "query": "a", "documents": ["b", "c"]}, cast_to=object)
+    assert len(ranked["results"]) == 2
+    base = str(client.base_url).removesuffix("v1/")
+    told = client.post(f"{base}tokenize", body={"prompt": "four bytes a token"}, cast_to=object)
+    assert told["count"] > 0
+    with pytest.raises(openai.NotFoundError):
+        client.post(f"{base}pause", body={}, cast_to=object)
+
+
+def test_anthropics_client(system):
+    anthropic = pytest.importorskip("anthropic", reason="the anthropic client is not installed")
+    with anthropic.Anthropic(base_url=system[0], api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client:
+        answer = client.messages.create(model=MODEL, max_tokens=20, messages=MESSAGES, system="Be brief.")
+        assert (answer.stop_reason, answer.usage.output_tokens, bool(answer.content[0].text)) == ("max_tokens", 20, True)
+        with client.messages.stream(model="gpt-4o", max_tokens=30, messages=MESSAGES) as stream:
+            texts = list(stream.text_stream)
+            final = stream.get_final_message()
+        assert len(texts) == final.usage.output_tokens == 30
+        assert client.messages.count_tokens(model=MODEL, messages=MESSAGES).input_tokens > 50
+        with pytest.raises(anthropic.NotFoundError) as unknown:
+            client.messages.create(model="none", max_tokens=20, messages=MESSAGES)
+        assert unknown.value.body["error"]["type"] == "not_found_error"
+    with (
+        anthropic.Anthropic(base_url=system[0], api_key="sk-wrong", max_retries=0) as stranger,
+        pytest.raises(anthropic.AuthenticationError),
+    ):
+        stranger.messages.create(model=MODEL, max_tokens=20, messages=MESSAGES)
+
+
+@contextlib.contextmanager
+def encrypted(system, folder):
+    """A gateway with a certificate of its own."""
+    config = folder / "tls.yaml"
+    config.write_text(CONFIG.format(urls=json.dumps(system[2])) + "gateway: {tls: {cert: cert.pem, key: key.pem}}\n")
+    certify(folder)
+    with process(folder / "tls.json", "forebay.cli.main", "gateway", "-c", str(config), "--port", "0") as (running, told):
+        yield told["gateway"], running
+
+
+def certify(folder):
+    """A fresh certificate for 127.0.0.1, which signs itself."""
+    curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=forebay -addext subjectAltName=IP:127.0.0.1"
+    files = ["-keyout", str(folder / "key.pem.new"), "-out", str(folder / "cert.pem.new")]
+    subprocess.run(["openssl", "req", "-x509", *curve.split(), *files], check=True, capture_output=True)
+    for name in ("key.pem", "cert.pem"):
+        (folder / f"{name}.new").replace(folder / name)
+
+
+def serial(url):
+    host, port = url.removeprefix("https://").split(":")
+    return ssl.get_server_certificate((host, int(port)))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here to make a certificate")
+def test_the_client_by_https_and_a_certificate_that_is_renewed(system, tmp_path):
+    with encrypted(system, tmp_path) as (url, _):
+        assert url.startswith("https://")
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        before = serial(url)
+        with (
+            openai.DefaultHttpxClient(verify=trusted) as http,
+            openai.OpenAI(base_url=f"{url}/v1", api_key="sk-demo-key", max_retries=0, timeout=WAIT_S, http_client=http) as client,
+        ):
+            stream = client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=400, stream=True)
+            next(stream)
+            certify(tmp_path)
+            wait_for(lambda: serial(url) != before)
+            assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
+        (tmp_path / "cert.pem").write_text("nonsense")
+        time.sleep(1.5)
+        assert serial(url) != before
 
 
 def test_sigterm_lets_a_stream_end_and_exits_well(client, system):

@@ -7,11 +7,13 @@ so that whoever starts Forebay gets one kind of error.
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from forebay.domain.profile import Profile
 from forebay.spec.decode import BadSpec, decode
 from forebay.spec.problems import Place, Problems
 from forebay.spec.tree import TEXT_BYTES_MAX, decode_utf8
-from forebay.spec.types import Spec
+from forebay.spec.types import Spec, Tls
 
 TEAM_FILES_MAX = 1000
 TEAMS_FOLDER = "teams"
@@ -34,8 +36,16 @@ def load(path: Path, profiles: Mapping[str, Profile] | None = None) -> Spec:
             bad.append(error)
         else:
             if not bad:
-                return spec
+                return _with_paths(spec, path)
     raise BadSpec([problem for each in bad for problem in each.problems], sum(each.count - len(each.problems) for each in bad))
+
+
+def _with_paths(spec: Spec, path: Path) -> Spec:
+    """Paths in a configuration are relative to it, wherever it is read from."""
+    if spec.tls is None:
+        return spec
+    folder = path.resolve().parent
+    return msgspec.structs.replace(spec, tls=Tls(str(folder / spec.tls.cert), str(folder / spec.tls.key)))
 
 
 def _team_files(path: Path, bad: list[BadSpec]) -> list[Path]:

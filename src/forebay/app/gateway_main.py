@@ -11,6 +11,7 @@ import msgspec
 
 from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
+from forebay.app.certificates import Certificate
 from forebay.app.files import check_ready_file, saved_spec, write_value
 from forebay.domain.errors import BadInput
 from forebay.gateway.roster import static_roster
@@ -32,17 +33,20 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     stop = process.stop_event()
     process.end_with_the_lifeline()
     host, _, port = arguments.channel.rpartition(":")
-    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME)
+    certificate = Certificate(spec.tls) if spec.tls is not None else None
+    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, certificate.context if certificate else None)
     link = gateway_wiring.gateway_link(system, host, int(port))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
     linking = asyncio.create_task(link.run(), name="link")
+    watching = _watching(certificate)
     await stop.wait()
     marking.cancel()
+    watching.cancel()
     await system.gateway.drain()
     await link.goodbye()
     linking.cancel()
-    await asyncio.gather(linking, marking, return_exceptions=True)
+    await asyncio.gather(linking, marking, watching, return_exceptions=True)
     return 0
 
 
@@ -62,18 +66,32 @@ def main() -> int:
     return process.run(lambda: _under_supervisor(parsed))
 
 
-async def _standalone(spec: Spec, opened: socket.socket, ready_file: Path | None) -> int:
+async def _standalone(spec: Spec, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None) -> int:
     stop = process.stop_event()
-    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME)
+    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, certificate.context if certificate else None)
     system.gateway.apply(static_roster(spec))
     await system.gateway.start_on(opened)
-    url = listening.url(opened)
+    watching = _watching(certificate)
+    url = listening.url(opened, certificate is not None)
     if ready_file is not None:
         write_value(ready_file, Ready(url, os.getpid()))
     print(f"forebay: gateway {url}", file=sys.stderr, flush=True)
     await stop.wait()
+    watching.cancel()
     await system.gateway.drain()
+    await asyncio.gather(watching, return_exceptions=True)
     return 0
+
+
+def _watching(certificate: Certificate | None) -> "asyncio.Future[None]":
+    """What looks after the certificate, if there is one."""
+    if certificate is None:
+        return asyncio.get_running_loop().create_future()
+    return asyncio.create_task(certificate.watch(_say), name="certificate")
+
+
+def _say(words: str) -> None:
+    print(f"forebay: {words}", file=sys.stderr, flush=True)
 
 
 def standalone(path: Path, *, host: str | None = None, port: int | None = None, ready_file: Path | None = None) -> int:
@@ -86,10 +104,11 @@ def standalone(path: Path, *, host: str | None = None, port: int | None = None, 
             "give them `attach: [http://host:port]`, or use `forebay up`"
         )
     check_ready_file(ready_file)
+    certificate = Certificate(spec.tls) if spec.tls is not None else None
     listen = Listen(host or spec.gateway.host, spec.gateway.port if port is None else port)
     opened = listening.opened("--port" if port is not None else "gateway", listen)
     opened.setblocking(False)
-    return process.run(lambda: _standalone(spec, opened, ready_file))
+    return process.run(lambda: _standalone(spec, opened, certificate, ready_file))
 
 
 if __name__ == "__main__":

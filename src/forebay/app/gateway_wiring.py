@@ -2,6 +2,7 @@
 
 import random
 import secrets
+import ssl
 
 import msgspec
 
@@ -23,11 +24,11 @@ class GatewaySystem(msgspec.Struct):
     chance: random.Random
 
 
-def gateway(spec: Spec, clock: LoopClock, name: str) -> GatewaySystem:
+def gateway(spec: Spec, clock: LoopClock, name: str, tls: ssl.SSLContext | None = None) -> GatewaySystem:
     """Build the gateway's process."""
     upstream, sink = HttpUpstream(), LogSink()
     chance = random.Random(secrets.randbits(64))
-    return GatewaySystem(Gateway(spec, clock, RandomIds(), upstream, chance, sink, name), upstream, clock, sink, chance)
+    return GatewaySystem(Gateway(spec, clock, RandomIds(), upstream, chance, sink, name, tls), upstream, clock, sink, chance)
 
 
 def gateway_link(system: GatewaySystem, host: str, port: int) -> Link:

@@ -27,7 +27,7 @@ def address(listening: socket.socket) -> str:
     return write_listen(Listen(*listening.getsockname()[:2]))
 
 
-def url(listening: socket.socket) -> str:
+def url(listening: socket.socket, tls: bool = False) -> str:
     """Where a client on this machine reaches it."""
     host, port = listening.getsockname()[:2]
-    return f"http://{write_listen(Listen(_ANY.get(host, host), port))}"
+    return f"http{'s' if tls else ''}://{write_listen(Listen(_ANY.get(host, host), port))}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from forebay.app import config, listening
+from forebay.app.certificates import Certificate
 from forebay.app.children import STOP_ENGINES, Child, Lifeline, become_subreaper, reap
 from forebay.app.echo import Echo
 from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
@@ -125,7 +126,9 @@ class Supervisor:
 
     def _until_ready(self, ready_file: Path | None) -> None:
         """Say at once where it will answer, so that `forebay status` can look on; then wait, and pass on how the start goes."""
-        running = Running(listening.url(self.sockets["gateway"]), listening.url(self.sockets["admin"]), os.getpid())
+        running = Running(
+            listening.url(self.sockets["gateway"], self.spec.tls is not None), listening.url(self.sockets["admin"]), os.getpid()
+        )
         write_value(self.state / RUNNING_FILE, running)
         self._announcement = announce(self.state, running)
         _say(f"starting; look on with `forebay status`\n  gateway {running.gateway}\n  admin   {running.admin}\n  state   {self.state}")
@@ -168,6 +171,8 @@ def up(path: Path, *, ready_file: Path | None = None, speed: float | None = None
     if not SPEED_MIN <= used_speed <= SPEED_MAX:
         raise BadInput(f"--speed: found {used_speed:g}; allowed: a number from {SPEED_MIN:g} to {SPEED_MAX:g}")
     check_ready_file(ready_file)
+    if spec.tls is not None:
+        Certificate(spec.tls)  # what is wrong with it is said here, and not in a child's log
     state = state_folder((state_dir or path.resolve().parent / spec.state_dir).resolve())
     return Supervisor(spec, used_speed, state).run(ready_file)
 

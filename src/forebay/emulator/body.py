@@ -151,6 +151,11 @@ def _check(common: _Common, limit: int | None, n: int, prompts: int) -> None:
         raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
 
 
+def prompt_tokens(body: bytes) -> int:
+    """Tokens of the prompt in ``body``, a chat's or a completion's; raises ApiError."""
+    return sum(prompt.tokens for prompt in decode(body, chat=b'"messages"' in body).prompts)
+
+
 def text_tokens(text: str) -> int:
     """Tokens of ``text``: its UTF-8 bytes by four, at least one."""
     size = len(text) if text.isascii() else len(text.encode())

@@ -5,6 +5,7 @@ nothing, and says little of what went wrong. ``report_stages`` makes it kinder t
 """
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable
 from enum import StrEnum
@@ -15,10 +16,11 @@ from forebay.domain.errors import ForebayError
 from forebay.domain.profile import Profile
 from forebay.emulator import process_stats
 from forebay.emulator.behaviour import Behaviour
-from forebay.emulator.body import ApiError, Tokens
+from forebay.emulator.body import ApiError, Tokens, prompt_tokens
 from forebay.emulator.connections import Connections
 from forebay.emulator.core import Core
 from forebay.emulator.faults import Command, Fault, Faults, Kind, MetricsMode, decode, spoil
+from forebay.emulator.forms import FORMS, counted, kept
 from forebay.emulator.generation import Generation
 from forebay.emulator.http import JSON, Connection, Exchange
 from forebay.emulator.http_stats import HttpStats
@@ -286,6 +288,10 @@ class EngineServer:
         routes["/v1/chat/completions"] = {"POST": lambda exchange: self._generation.handle(exchange, chat=True)}
         routes["/v1/completions"] = {"POST": lambda exchange: self._generation.handle(exchange, chat=False)}
         routes["/detokenize"] = {"POST": self._detokenize}
+        for path, form in FORMS.items():
+            routes[path] = {"POST": functools.partial(self._generation.handle, chat=form.chat, form=form)}
+        for path in ("/tokenize", "/v1/messages/count_tokens"):
+            routes[path] = {"POST": lambda exchange: counted(exchange, prompt_tokens)}
         routes["/emulator/fault"] = {"GET": self._show_faults, "POST": self._command, "DELETE": self._clear}
         return routes
 
@@ -293,6 +299,8 @@ class EngineServer:
         """Answer one request, or start to."""
         request = exchange.request
         methods = self._routes.get(request.path)
+        if request.path.startswith("/v1/responses/"):
+            methods = {method: lambda exchange: kept(exchange, self._generation.kept) for method in ("GET", "POST")}
         # A known path asked with a wrong method is nobody's in vLLM's counts, as an unknown path is.
         self._count(exchange, request.path if methods is not None and request.method in methods else "none")
         try:

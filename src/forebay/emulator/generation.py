@@ -11,6 +11,7 @@ from forebay.emulator.behaviour import Behaviour
 from forebay.emulator.body import ApiError, Asked, bad_request, decode
 from forebay.emulator.core import Core, Sequence
 from forebay.emulator.faults import Faults, Kind
+from forebay.emulator.forms import Form
 from forebay.emulator.http import Exchange
 from forebay.emulator.stats import RequestTimes, Stats
 from forebay.ports import Clock
@@ -36,6 +37,8 @@ class Generation:
         self.closing = False
         """The engine takes no more requests; what runs may finish."""
         self.live: dict[Answer, None] = {}
+        self.kept: dict[str, bytes] = {}
+        """Responses by their ids, as an engine keeps them that was told to."""
         self.on_quiet: Callable[[], None] | None = None
         """Called when the last live answer has ended."""
         self._profile = profile
@@ -47,13 +50,13 @@ class Generation:
         self._behaviour = behaviour
         self._chance = random.Random(f"{seed}/requests")
 
-    def handle(self, exchange: Exchange, chat: bool) -> None:
+    def handle(self, exchange: Exchange, chat: bool, form: Form | None = None) -> None:
         """Answer a request; raises ApiError to refuse it."""
         if self._faults.take(Kind.ALL_500):
             raise BROKEN
         if self.closing:
             raise SHUTTING_DOWN
-        asked = decode(exchange.request.body, chat)
+        asked = decode(exchange.request.body if form is None else form.body(exchange.request), chat)
         if asked.model is not None and asked.model != self._model:
             raise ApiError(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
         for prompt in asked.prompts:
@@ -64,7 +67,7 @@ class Generation:
         elif self._faults.take(Kind.ERROR_FIRST_EVENT):
             self._refuse_late(exchange, asked)
         else:
-            self._start(exchange, asked)
+            self._start(exchange, asked, form)
 
     def abort_all(self) -> None:
         """End every answer politely, as a shutdown does: what there is, then ``finish_reason`` ``abort``."""
@@ -116,13 +119,17 @@ class Generation:
         tokens = max(1, drawn, asked.min_tokens)
         return (tokens, "stop") if tokens < room else (room, "length")
 
-    def _start(self, exchange: Exchange, asked: Asked) -> None:
+    def _start(self, exchange: Exchange, asked: Asked, form: Form | None) -> None:
         now_s = self._clock.now_s()
         given = exchange.request.headers.get(b"x-request-id")
         ending = given.decode("latin-1") if given else f"{self._chance.getrandbits(128):032x}"
-        prefix = "chatcmpl" if asked.chat else "cmpl"
-        names = wire.Names(f"{prefix}-{ending}", self._model, int(self._clock.wall_s()), asked.chat)
-        answer = (StreamAnswer if asked.stream else WholeAnswer)(exchange, asked, names, self._ended)
+        prefix = "chatcmpl-" if asked.chat else "cmpl-"
+        names = wire.Names(f"{prefix if form is None else form.prefix + '_'}{ending}", self._model, int(self._clock.wall_s()), asked.chat)
+        answer: Answer
+        if form is not None:
+            answer = form.answer(exchange, asked, names, self._ended, self.kept)
+        else:
+            answer = (StreamAnswer if asked.stream else WholeAnswer)(exchange, asked, names, self._ended)
         for prompt in asked.prompts:
             for choice in range(asked.n):
                 output_tokens, reason = self._output(asked, prompt.tokens)

@@ -33,6 +33,8 @@ HOP_BY_HOP = frozenset(
 NOT_TO_CLIENTS = HOP_BY_HOP | {b"content-length", b"x-request-id"}
 """Framing and the request's id are the gateway's own."""
 
+EVENTS_UNBUFFERED = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+"""Told with every stream of events: proxies before us would gather sixteen kilobytes of it first."""
 JSON = b"application/json"
 PASSED_HEADS_MAX = 256
 """Remembered; all are forgotten at once then, since a new one comes with each second's date."""
@@ -113,13 +115,17 @@ class PassedHead:
 
     def __init__(self, head: ResponseHead) -> None:
         kind = None
+        told = set()
         parts = [STATUS_LINES.get(head.status) or b"HTTP/1.1 %d \r\n" % head.status]
         for name, value in head.headers:
             if name not in NOT_TO_CLIENTS:
                 parts.append(b"%b: %b\r\n" % (name, value))
+                told.add(name)
             if name == b"content-type" and kind is None:
                 kind = value.lower()
         self.events = kind is not None and kind.startswith(b"text/event-stream")
+        if self.events:
+            parts += [b"%b: %b\r\n" % line for line in EVENTS_UNBUFFERED if line[0] not in told]
         self.lines = b"".join(parts)
 
 

@@ -5,6 +5,8 @@ top level is taken apart and put together again, with every other value's bytes 
 """
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -13,8 +15,8 @@ from forebay.gateway.answers import ErrorReply, bad_request
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
 
-ENGINE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority"})
-"""OpenAI's own values of ``service_tier``: engines know them, so they may stay in the body."""
+ENGINE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "standard_only"})
+"""OpenAI's own values of ``service_tier``, and Anthropic's: engines know them, so they may stay in the body."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -45,26 +47,70 @@ class Ask(msgspec.Struct, frozen=True):
         return bound if bound is not None and bound > 0 else None
 
 
-_decode = msgspec.json.Decoder(Ask).decode
+class LooseAsk(Ask, frozen=True):
+    """Of endpoints where ``model`` may be left out: engines serve one."""
+
+    model: str = ""
+
+
+class ResponsesAsk(Ask, frozen=True):
+    """``/v1/responses`` calls the bound otherwise, and may go on from an answer that an engine keeps."""
+
+    max_output_tokens: int | None = None
+    previous_response_id: str | None = None
+
+    @property
+    def output_tokens_max(self) -> int | None:
+        """The client's own bound."""
+        return self.max_output_tokens if self.max_output_tokens is not None and self.max_output_tokens > 0 else None
+
+
+def previous_of(ask: Ask) -> str | None:
+    """The answer that it goes on from, if any."""
+    return ask.previous_response_id if isinstance(ask, ResponsesAsk) else None
+
+
+AskType = TypeVar("AskType", bound=Ask)
+
+
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def decode(body: bytes) -> Ask | ErrorReply:
-    """The fields, or what is wrong with them."""
+def decoder(form: type[AskType]) -> Callable[[bytes], AskType | ErrorReply]:
+    """What decodes a body's fields, or says what is wrong with them.
+
+    Not strictly: 5.0 for 5 and "true" for true are taken, as engines take them.
+    """
+    decode_fields = msgspec.json.Decoder(form, strict=False).decode
+
+    def decode(body: bytes) -> AskType | ErrorReply:
+        try:
+            return decode_fields(body)
+        except msgspec.ValidationError as error:
+            text = str(error)
+            where = _PATH.search(text) or _MISSING.search(text)
+            return bad_request(f"The request body is not valid: {text}", param=where[1] if where and where[1] else None)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return bad_request(f"The request body is not valid JSON: {error}")
+
+    return decode
+
+
+decode = decoder(Ask)
+decode_loose = decoder(LooseAsk)
+decode_responses = decoder(ResponsesAsk)
+
+
+def rewritten(body: bytes, model: str | None, drop_tier: bool) -> bytes | ErrorReply:
+    """``body`` with another model name, and without ``service_tier`` where ``drop_tier``.
+
+    What was skipped while the fields were read is read now, and may turn out to be wrong.
+    """
     try:
-        return _decode(body)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        where = _PATH.search(text) or _MISSING.search(text)
-        return bad_request(f"The request body is not valid: {text}", param=where[1] if where and where[1] else None)
+        fields = _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return bad_request(f"The request body is not valid JSON: {error}")
-
-
-def rewritten(body: bytes, model: str | None, drop_tier: bool) -> bytes:
-    """``body`` with another model name, and without ``service_tier`` where ``drop_tier``."""
-    fields = _decode_fields(body)
     if model is not None:
         fields["model"] = msgspec.Raw(_encode(model))
     if drop_tier:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from forebay.gateway.answers import PassedHeads
 from forebay.gateway.desk import Desk
+from forebay.gateway.holders import Holders
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
@@ -22,6 +23,11 @@ class Context(Protocol):
     passed_heads: PassedHeads
     retries: RetryBudget
     held_ids: HeldIds
+    holders: Holders
+
+    def serves(self, url: str) -> bool:
+        """Whether the present roster has a replica there."""
+        ...
 
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off after its first content."""

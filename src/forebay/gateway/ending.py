@@ -3,7 +3,9 @@
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.call import CallState, nothing
-from forebay.gateway.continuing import CHAT, ending
+from forebay.gateway.continuing import CHAT
+from forebay.gateway.continuing import ending as ending_of
+from forebay.gateway.dialects import error_end
 from forebay.gateway.meters import Outcome
 
 _COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
@@ -78,14 +80,18 @@ class Ending(CallState):
     def _truncate(self, message: str, *, let_go: bool = False) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
         connection, streams = self._connection, self._streams
+        ending = self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message)) if streams else b""
         self._end(_TRUNCATED, self._counted_usage(), let_go=let_go)
         self._context.truncated(self._pool.name, message)
         if not streams:
             connection.abort()
             return
-        error = ErrorReply(502, "server_error", "stream_truncated", message).event() + DONE_EVENT
-        connection.write(chunk(error) + LAST_CHUNK if self._request.modern else error)
+        connection.write(chunk(ending) + LAST_CHUNK if self._request.modern else ending)
         connection.finish(self._keep_alive)
+
+    def _end_of_stream(self, error: ErrorReply) -> bytes:
+        """The events that end a stream which went wrong."""
+        return error_end(error, self._request.target)
 
     def _conclude(self) -> None:
         """The client has every token and the finish reason; what its engine did not send any more is said in its place."""
@@ -93,7 +99,7 @@ class Ending(CallState):
         usage = self._counted_usage()
         last = DONE_EVENT
         if self._emitted is not None and stream is not None and stream.usage is None:
-            last = ending(self._request.target.startswith(CHAT), self._ask, self._emitted, usage) + last
+            last = ending_of(self._request.target.startswith(CHAT), self._ask, self._emitted, usage) + last
         self._end(_COMPLETED, usage)
         connection.write(chunk(last) + LAST_CHUNK if self._request.modern else last)
         connection.finish(self._keep_alive)

@@ -18,6 +18,7 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"expect",
     b"host",
     b"x-api-key",
+    b"x-not-upgraded",
     b"x-request-id",
 }
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
@@ -27,34 +28,29 @@ _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 class HeadFacts:
     """The meaning of one list of headers (without ``content-length``)."""
 
-    __slots__ = ("authorization", "caller", "expects", "forwarded", "identified", "request_id", "upgrades")
+    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "identified", "request_id")
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
-        self.authorization = b""
-        self.request_id = b""
-        """The client's own, where it is usable."""
-        self.expects = False
-        """It waits for ``100 Continue`` before it sends the body."""
-        self.upgrades = False
-        self.caller: Caller | None = None
-        self.identified = False
-        """``caller`` has been looked up; None means nobody."""
-        connection = b""
+        own: dict[bytes, bytes] = {}
         lines = []
         for raw_name, value in headers:
             name = raw_name.lower()
             if name not in NOT_TO_ENGINES:
                 lines.append((name, value))
-            elif name == b"authorization":
-                self.authorization = value
-            elif name == b"x-request-id":
-                self.request_id = value if _REQUEST_ID.fullmatch(value) else b""
-            elif name == b"connection":
-                connection += b"," + value.lower() if connection else value.lower()
-            elif name == b"expect":
-                self.expects = value.lower() == b"100-continue"
-            elif name == b"upgrade":
-                self.upgrades = True
+            else:
+                own[name] = own[name] + b"," + value if name in own else value
+        key = own.get(b"x-api-key") or own.get(b"api-key")  # as Anthropic's clients send it, and Azure's
+        self.authorization = own.get(b"authorization") or (b"Bearer " + key if key else b"")
+        request_id = own.get(b"x-request-id", b"")
+        self.request_id = request_id if _REQUEST_ID.fullmatch(request_id) else b""
+        """The client's own, where it is usable."""
+        self.expects = own.get(b"expect", b"").lower() == b"100-continue"
+        """It waits for ``100 Continue`` before it sends the body."""
+        self.coding = own.get(b"transfer-encoding", b"").lower()
+        self.caller: Caller | None = None
+        self.identified = False
+        """``caller`` has been looked up; None means nobody."""
+        connection = own.get(b"connection", b"").lower()
         if connection not in _PLAIN_CONNECTION:
             named = {token.strip() for token in connection.split(b",")}
             lines = [line for line in lines if line[0] not in named]
@@ -62,16 +58,21 @@ class HeadFacts:
         """The lines that go on to the engine: none of the hop's, none with a secret of ours."""
 
 
+_CONTENT_TYPE = re.compile(rb"^content-type: ([^\r\n]*)", re.MULTILINE)
+
+
+def content_type(facts: HeadFacts) -> bytes:
+    """As the client said it; empty where it said none."""
+    match = _CONTENT_TYPE.search(facts.forwarded)
+    return match[1] if match is not None else b""
+
+
 _UPGRADE = re.compile(rb"^upgrade:", re.IGNORECASE | re.MULTILINE)
-_HEAD_END = b"\r\n\r\n"
 
 
-def without_upgrade(data: bytes) -> bytes:
-    """``data``, which begins with a head, with its Upgrade field under a name that means nothing.
+def without_upgrade(head: bytes) -> bytes:
+    """``head`` with its Upgrade field under a name that means nothing.
 
     No upgrade is offered, so it is to be ignored (RFC 9110 §7.8); llhttp would take the body for another protocol's.
     """
-    if not _UPGRADE.search(data):
-        return data
-    head, end, rest = data.partition(_HEAD_END)
-    return _UPGRADE.sub(b"x-not-upgraded:", head) + end + rest
+    return _UPGRADE.sub(b"x-not-upgraded:", head)

@@ -6,39 +6,44 @@ arrives then waits, bounded. Times are counted in ticks of one coarse timer, so 
 
 import asyncio
 import socket
-from collections import deque
+import ssl
 from collections.abc import Callable
 
-import httptools
-
 from forebay.gateway import bounds
-from forebay.gateway.answers import (
-    BAD_HTTP,
-    BODIES_FULL,
-    HEAD_TOO_LARGE,
-    JSON,
-    TOO_MANY_CONNECTIONS,
-    ErrorReply,
-    body_too_large,
-    simple_head,
-)
-from forebay.gateway.heads import HeadFacts, without_upgrade
+from forebay.gateway.answers import JSON, TOO_MANY_CONNECTIONS, ErrorReply, simple_head
+from forebay.gateway.dialects import error_body
+from forebay.gateway.reader import BETWEEN, HEAD, Intake, RequestReader, no_peek
 from forebay.gateway.repeats import SeenHead, seen_head
-from forebay.gateway.request import Reply, Request, hold, whole
+from forebay.gateway.request import Peek, Reply, Request
 from forebay.spec.types import Limits
 
 
-class HttpServer:
-    """All connections, their limits, and the timer. ``handle(connection, request)`` answers at once or sets ``connection.reply``."""
+def _as_it_is(error: ErrorReply) -> ErrorReply:
+    return error
 
-    def __init__(self, limits: Limits, handle: "Callable[[ClientConnection, Request], None]") -> None:
-        self.limits = limits
-        self.request_bytes_max = limits.head_bytes_max + bounds.FRAMING_FACTOR_MAX * limits.body_bytes_max
-        """As read: chunk sizes, extensions and trailers cost no more than this."""
+
+class HttpServer(Intake):
+    """All connections, their limits, and the timer. ``handle(connection, request)`` answers at once or sets ``connection.reply``.
+
+    ``peek``: how to look into a body over the limit; what is found then is for ``handle_large``. ``tls``: connections are encrypted by it.
+    ``spread``: a refusal with its ``Retry-After`` jittered.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        handle: "Callable[[ClientConnection, Request], None]",
+        peek: Callable[[Request], Peek | None] = no_peek,
+        handle_large: "Callable[[ClientConnection, Request], None] | None" = None,
+        tls: ssl.SSLContext | None = None,
+        spread: Callable[[ErrorReply], ErrorReply] = _as_it_is,
+    ) -> None:
+        super().__init__(limits, peek)
         self.handle = handle
+        self.handle_large = handle_large or handle
+        self.spread = spread
         self.connections: set[ClientConnection] = set()
-        self.bodies_bytes = 0
-        self.tick = 0
+        self.tls = tls
         self.closing = False
         """No connection is kept alive any more."""
         self._server: asyncio.Server | None = None
@@ -47,14 +52,20 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises OSError where it can't."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=bounds.BACKLOG)
+        shake_s = bounds.HANDSHAKE_S if self.tls is not None else None
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self), host, port, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s
+        )
         self._timer = loop.call_later(bounds.TICK_S, self._sweep)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def start_on(self, listening: socket.socket) -> None:
         """Listen on a socket that is already open: a supervisor's, which outlives this process."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: ClientConnection(self), sock=listening, backlog=bounds.BACKLOG)
+        shake_s = bounds.HANDSHAKE_S if self.tls is not None else None
+        self._server = await loop.create_server(
+            lambda: ClientConnection(self), sock=listening, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s
+        )
         self._timer = loop.call_later(bounds.TICK_S, self._sweep)
 
     def stop_listening(self) -> None:
@@ -86,29 +97,19 @@ class HttpServer:
 
 
 class ClientConnection(asyncio.Protocol):
-    """Also the parser's listener: the ``on_…`` methods are llhttp's callbacks."""
+    """One client: what it sends goes to the reader, what the reader finds is handled, one request at a time."""
 
     __slots__ = (
         "_advancing",
-        "_body",
         "_clogged",
-        "_fed_bytes",
-        "_headers",
-        "_known",
-        "_known_headers",
-        "_length",
+        "_held_back",
         "_lingering",
-        "_parser",
         "_paused",
-        "_reading",
-        "_ready",
+        "_reader",
         "_refused",
-        "_repeats",
-        "_request",
         "_seen",
         "_server",
         "_since",
-        "_started",
         "_unread",
         "reply",
         "request",
@@ -120,27 +121,16 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._parser = httptools.HttpRequestParser(self)
-        self._request = Request()  # being read
-        self._body: list[bytes | bytearray] = []
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._length = 0
-        # Of the last request, and what they mean. A list of its own: the first head is read into the other one.
-        self._known_headers: list[tuple[bytes, bytes]] = []
-        self._known = HeadFacts(self._known_headers)
-        self._repeats = False  # the headers being read are those
+        self._reader = RequestReader(server)
         self._seen: SeenHead | None = None
-        self._reading = 0  # 0: between requests, 1: in a head, 2: in a body
-        self._fed_bytes = 0  # since the present request began, about
-        self._ready: deque[Request] = deque()
         self._unread = b""
         self._paused = False
-        self._refused: ErrorReply | None = None  # answered when its turn comes; nothing is parsed after it
+        self._held_back = False  # the rest of a large body is not wanted yet
+        self._refused: ErrorReply | None = None  # answered when its turn comes; nothing is read after it
         self._lingering = False
         self._advancing = False
         self._clogged = False  # more is written than the client has read
         self._since = server.tick  # of the last progress
-        self._started = server.tick  # of the request being read
         self.request: Request | None = None
         """The one being answered."""
         self.reply: Reply | None = None
@@ -166,12 +156,11 @@ class ClientConnection(asyncio.Protocol):
         self._lingering = True
         if reply is not None:
             reply.client_gone()
-        for request in (self.request, self._request, *self._ready):
-            if request is not None:
-                self.release(request)
+        self._reader.close()
+        if self.request is not None:
+            self.release(self.request)
         self.request = None
-        self._ready.clear()
-        self._body = []  # the parser and this know each other: what is held would wait for the garbage collector
+        self._unread = b""
 
     def abort(self) -> None:
         """Close without a word: an answer that can't be finished must not look finished."""
@@ -194,16 +183,18 @@ class ClientConnection(asyncio.Protocol):
     def sweep(self, tick: int) -> None:
         """Close what has been silent for too long."""
         silent = tick - self._since
+        reader = self._reader
         if self._lingering:
             over = silent > (bounds.KEEP_ALIVE_TICKS if self.transport.get_write_buffer_size() else bounds.LINGER_TICKS)
-        elif self.request is not None:
+        elif self._held_back or (self.request is not None and reader.phase == BETWEEN):
             return  # its reply has times of its own
-        elif self._reading == 1:
-            over = tick - self._started > bounds.HEAD_TICKS
-        elif self._reading == 2:
-            over = silent > bounds.BODY_SILENT_TICKS or tick - self._started > bounds.BODY_TICKS
-        else:
+        elif reader.phase == BETWEEN:
             over = silent > bounds.KEEP_ALIVE_TICKS
+        elif reader.phase == HEAD:
+            over = tick - reader.started > bounds.HEAD_TICKS
+        else:
+            slow = tick - reader.started - bounds.BODY_GRACE_TICKS > reader.fed_bytes / bounds.BODY_BYTES_PER_TICK_MIN
+            over = silent > bounds.BODY_SILENT_TICKS or slow
         if over:
             self.transport.abort()
 
@@ -223,7 +214,8 @@ class ClientConnection(asyncio.Protocol):
 
     def refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
         """Answer the present request with an error."""
-        self.answer(error.status, JSON, error.body(), error.headers() + extra)
+        target = b"" if self.request is None else self.request.target
+        self.answer(error.status, JSON, error_body(error, target), error.headers() + extra)
 
     def finish(self, keep_alive: bool) -> None:
         """The present answer has been written to its end; ``keep_alive`` as its head said, and it may not be by now."""
@@ -237,8 +229,11 @@ class ClientConnection(asyncio.Protocol):
         self._since = server.tick
         if not keep_alive:
             self._lingering = True
-            self.transport.close()
-        elif not self._advancing and (self._ready or self._unread or self._refused or self._paused):
+            if self._reader.phase == BETWEEN:
+                self.transport.close()
+            else:
+                self._close_with_grace()  # in the middle of a body
+        elif not self._advancing and (self._unread or self._refused or self._paused):
             self._advance()
 
     def release(self, request: Request) -> None:
@@ -247,18 +242,33 @@ class ClientConnection(asyncio.Protocol):
         self._server.bodies_bytes -= request.held_bytes
         request.held_bytes = 0
 
+    def hold_back(self, hold: bool) -> None:
+        """Read no more of the present request's body, or read again."""
+        if hold != self._held_back and not self._lingering:
+            self._held_back = hold
+            self._since = self._server.tick
+            if hold:
+                self.transport.pause_reading()
+            else:
+                self._paused = False
+                self.transport.resume_reading()
+                if self._unread:
+                    self._take_unread()
+
     def _advance(self) -> None:
-        """Answer what is ready, in order; then read on."""
+        """Handle what is whole, in order; then read on."""
         self._advancing = True
+        reader = self._reader
         while self.request is None and not self._lingering and not self._clogged:
-            if self._ready:
-                self.request = self._ready.popleft()
-                self._server.handle(self, self.request)
+            if reader.whole is not None:
+                request = self.request = reader.whole
+                reader.whole = None
+                handle = self._server.handle if type(request) is Request else self._server.handle_large
+                handle(self, request)
             elif self._refused is not None:
                 self._refuse_and_linger(self._refused)
             elif self._unread:
-                unread, self._unread = self._unread, b""
-                self._feed(unread)
+                self._take_unread()
             else:
                 if self._paused:
                     self._paused = False
@@ -266,12 +276,24 @@ class ClientConnection(asyncio.Protocol):
                 break
         self._advancing = False
 
+    def _take_unread(self) -> None:
+        unread, self._unread = self._unread, b""
+        self._feed(unread)
+
     def _refuse_and_linger(self, error: ErrorReply) -> None:
         """The rest of the request is not read, so the connection can't go on; the client gets time to read the answer."""
-        body = error.body()
+        error = self._server.spread(error)
+        body = error_body(error, self._reader.target)
         self.write(simple_head(error.status, JSON, len(body), error.headers(), keep_alive=False) + body)
         self._lingering = True
         self._since = self._server.tick
+        self._close_with_grace()
+
+    def _close_with_grace(self) -> None:
+        """Say that no more comes, and go on reading for a while: closed at once, the client might never see what was written."""
+        if self._held_back:
+            self._held_back = False
+            self.transport.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
@@ -280,120 +302,41 @@ class ClientConnection(asyncio.Protocol):
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse, or keep for later while a request is being answered."""
+        """Hand to the reader, or keep for later while a request is being answered."""
         if self._lingering or self._refused is not None:
             return
         server = self._server
+        reader = self._reader
         self._since = server.tick
-        if self.request is not None or self._ready or self._clogged:
+        if self.request is not None or self._clogged:
+            if reader.phase and not self._held_back and not self._unread:  # the rest of a large body, on its way through
+                self._feed(data)
+                return
             self._unread += data
             if len(self._unread) > bounds.PIPELINED_BYTES_MAX and not self._paused:
                 self._paused = True
                 self.transport.pause_reading()
             return
-        if self._seen is not None and not self._reading:
+        fresh = not reader.phase
+        if fresh and self._seen is not None:
             request = self._seen.again(data, server.limits, server.limits.bodies_bytes_max - server.bodies_bytes)
             if request is not None:
                 server.bodies_bytes += request.held_bytes
                 self.request = request
                 server.handle(self, request)
                 return
-        fresh = not self._reading
         self._feed(data)
-        if self._ready or self._refused is not None:
-            if fresh and self._repeats and not self._reading and len(self._ready) == 1 and self._refused is None:
-                self._seen = seen_head(data, self._ready[0], server.limits)
+        whole = reader.whole
+        if whole is not None or self._refused is not None:
+            if fresh and whole is not None and reader.repeats and not reader.phase and not self._unread:
+                self._seen = seen_head(data, whole, server.limits)
             self._advance()
 
     def _feed(self, data: bytes) -> None:
-        self._fed_bytes += len(data)
-        if not self._reading:
-            data = without_upgrade(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # asked for in a head that came in pieces: it is answered as it stands, and the connection ends after it
-        except httptools.HttpParserError:
-            self._refuse_later(BAD_HTTP)
-        if self._fed_bytes > self._server.limits.head_bytes_max:
-            if self._reading == 1:
-                self._refuse_later(HEAD_TOO_LARGE)
-            elif self._reading == 2 and self._fed_bytes > self._server.request_bytes_max:
-                self._refuse_later(body_too_large(self._server.limits.body_bytes_max))
-
-    def _refuse_later(self, error: ErrorReply) -> None:
-        if self._refused is None:
-            self._refused = error
-            self._body = []
-            self.release(self._request)
-
-    # -- llhttp's callbacks -------------------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._reading = 1
-        self._started = self._server.tick
-        self._length = 0
-        if self._headers:
-            self._headers = []
-
-    def on_url(self, url: bytes) -> None:
-        """The target may come in pieces."""
-        self._request.target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep it; the body's length apart, since the rest is mostly what it was the last time."""
-        if len(name) == 14 and name.lower() == b"content-length":
-            self._length = int(value)
-        else:
-            self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """Judge the head before any of the body is read. What comes as trailers later is in no head, and is dropped."""
-        request, parser, headers = self._request, self._parser, self._headers
-        self._repeats = headers == self._known_headers
-        if not self._repeats:
-            self._known_headers, self._known = headers, HeadFacts(headers)
-        self._headers = []
-        facts = request.facts = self._known
-        request.method = parser.get_method()
-        request.modern = parser.get_http_version() == "1.1"
-        request.keep_alive = parser.should_keep_alive() and not facts.upgrades
-        self._reading = 2
-        limits = self._server.limits
-        if self._fed_bytes > limits.head_bytes_max or len(headers) > bounds.HEADERS_MAX:
-            size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in headers)
-            if size > limits.head_bytes_max or len(headers) > bounds.HEADERS_MAX:
-                self._refuse_later(HEAD_TOO_LARGE)
-        if self._length > limits.body_bytes_max:
-            self._refuse_later(body_too_large(limits.body_bytes_max))
-        elif facts.expects and self._refused is None and self.request is None:
+        reader = self._reader
+        self._unread = reader.feed(data)
+        if reader.refused is not None:
+            self._refused = reader.refused
+        elif reader.waits_for_leave:
+            reader.waits_for_leave = False
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, body: bytes) -> None:
-        """Keep it within the bounds."""
-        if self._refused is not None:
-            return
-        server, request, size = self._server, self._request, len(body)
-        hold(self._body, body)
-        server.bodies_bytes += size
-        request.held_bytes += size
-        if request.held_bytes > server.limits.body_bytes_max:
-            self._refuse_later(body_too_large(server.limits.body_bytes_max))
-        elif server.bodies_bytes > server.limits.bodies_bytes_max:
-            self._refuse_later(BODIES_FULL)
-
-    def on_message_complete(self) -> None:
-        """The request is whole, and waits for its turn."""
-        if self._refused is not None:
-            return
-        request = self._request
-        if self._body:
-            request.body = whole(self._body)
-            self._body = []
-        self._ready.append(request)
-        self._request = Request()
-        self._reading = 0
-        self._fed_bytes = 0
-        if len(self._ready) > bounds.PIPELINED_MAX:
-            self._refuse_later(BAD_HTTP)

@@ -11,14 +11,14 @@ from forebay.gateway.answers import ErrorReply, bad_request
 from forebay.spec.types import Spec, Tier
 
 ANONYMOUS = "anonymous"
-_DEFAULTS = frozenset({"auto", "default", "scale", "priority"})
-"""OpenAI's values that ask for the usual or for more; more is never given, so both mean the key's own tier."""
+_DEFAULTS = frozenset({"auto", "default", "scale", "priority", "standard_only"})
+"""OpenAI's values, and Anthropic's, that ask for the usual or for more; more is never given, so both mean the key's own tier."""
 
 UNAUTHORIZED = ErrorReply(
     401,
     "invalid_request_error",
     "invalid_api_key",
-    "Incorrect or missing API key. Send 'Authorization: Bearer <key>' with a key of your team.",
+    "Incorrect or missing API key. Send 'Authorization: Bearer <key>' (or 'x-api-key: <key>') with a key of your team.",
 )
 
 

@@ -9,11 +9,12 @@ client's leaving, whichever comes first; each of the three ends it exactly once 
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS
-from forebay.domain.shape import Shape
+from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import ErrorReply, passed_answer, retry_after_real_s
 from forebay.gateway.asking import asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.desk import UNKNOWN_CONTEXT_TOKENS
+from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recovery import Recovery
@@ -46,10 +47,14 @@ class Call(Recovery):
         self._idle_s = tier.idle_s or limits.idle_s
         self._total_s = tier.total_s or limits.total_s
         if self._ask.stream:
-            self._body, self._wants = asking(self._ask, self._body, self._pool.engine)
+            self._ask_more()
         self._context.retries.arrived()
         self._meter.arrive(shape)
         self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s)
+
+    def _ask_more(self) -> None:
+        """Ask the engine for what is metered, and continued from."""
+        self._body, self._wants = asking(self._ask, self._body, self._pool.engine)
 
     # -- admission ----------------------------------------------------------------------------------------------------
 
@@ -134,6 +139,10 @@ class Call(Recovery):
         stops = Stops([stop] if isinstance(stop, str) else stop, bool(ask.include_stop_str_in_output)) if stop else None
         self._emitted = Emitted(stops)
         return ToldStream(head.chunked, modern, wants, self._emitted)
+
+    def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
+        """The usage in a whole answer, and whether the engine broke it off."""
+        return looked_at(body)
 
     def _take_stream(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         """What is not a plain event on its way through."""
@@ -256,7 +265,11 @@ class Call(Recovery):
                 usage = usage_in_tail(whole.tail)
             else:
                 body = self._only if whole is None else whole.take()
-                usage, aborted = looked_at(body)
+                if head.status >= 400 and (error := in_shape(head.status, body, self._request.target)) is not None:
+                    self._end(Outcome.REFUSED_BY_ENGINE, None)
+                    self._refuse(error)
+                    return
+                usage, aborted = self._look_at(body)
                 if aborted:
                     self._try_elsewhere("The engine broke its answer off.")
                     return

@@ -55,7 +55,7 @@ def seen_head(read: bytes, request: Request, limits: Limits) -> SeenHead | None:
     A body of that very length was decoded from what follows the head, so it is not framed in chunks.
     """
     head_end = read.find(b"\r\n\r\n") + 4
-    if head_end + LENGTH_DIGITS_MAX > limits.head_bytes_max or request.facts.expects or request.facts.upgrades:
+    if head_end + LENGTH_DIGITS_MAX > limits.head_bytes_max or request.facts.expects:
         return None
     length = _LENGTH.search(read, 0, head_end)
     if length is None or int(length[1]) != len(request.body) or len(read) - head_end != len(request.body):

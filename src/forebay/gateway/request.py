@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from forebay.gateway.answers import ErrorReply
 from forebay.gateway.heads import HeadFacts
 
 BODY_PIECES_MAX = 64
@@ -24,6 +25,78 @@ class Request:
         self.body = body
         self.held_bytes = held_bytes
         """Of the body, counted against the budget of all bodies until released."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the body."""
+        return len(self.body)
+
+
+class Peek(Protocol):
+    """Holds the beginning of a large body, and looks in it for what must be known before the rest can be passed on."""
+
+    held: bytearray
+    found: bool
+    """It is known."""
+
+    def feed(self, part: bytes) -> None:
+        """The next part."""
+        ...
+
+    def fields(self) -> bytes:
+        """What is known of the body, as an object of JSON."""
+        ...
+
+    def with_model(self, name: str) -> bytes:
+        """What is held, with another model."""
+        ...
+
+
+class BodyTaker(Protocol):
+    """Where the rest of a large body goes."""
+
+    def body_part(self, part: bytes) -> None:
+        """Some of it."""
+        ...
+
+    def body_end(self) -> None:
+        """That was all."""
+        ...
+
+    def body_refused(self, error: ErrorReply) -> None:
+        """The rest will not come: it is malformed, or more than was allowed."""
+        ...
+
+
+class LargeRequest(Request):
+    """One whose body is over the bound of what is held for everybody: it may be handed over before it is whole."""
+
+    __slots__ = ("ended", "length", "peek", "received_bytes", "stays_alive", "taker")
+
+    def __init__(self, request: Request, peek: Peek, length: int | None) -> None:
+        super().__init__(request.target, b"", request.held_bytes)
+        self.facts = request.facts
+        self.method = request.method
+        self.modern = request.modern
+        self.keep_alive = request.keep_alive
+        self.stays_alive = request.keep_alive
+        """What ``keep_alive`` is again once the body has ended."""
+        self.received_bytes = request.held_bytes
+        self.peek = peek
+        self.length = length
+        """Of the whole body; None where it comes in chunks."""
+        self.ended = False
+        """``body`` is all of it; else the first part, and the rest goes to the ``taker``."""
+        self.taker: BodyTaker | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the body: all of it where that is known, else what has come."""
+        return self.length if self.length is not None else self.received_bytes
+
+    def hand_over(self) -> None:
+        """It is answered from now on, though not whole: an answer before its end leaves the connection in the middle of it."""
+        self.keep_alive = False
 
 
 class Reply(Protocol):

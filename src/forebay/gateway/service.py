@@ -5,48 +5,62 @@ It never proxies anything but the routes named here: engines have admin endpoint
 
 import random
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from forebay.admission.outcomes import jittered
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Readmit
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
-from forebay.gateway.body import ENGINE_TIERS, decode, rewritten
+from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
+from forebay.gateway.catalogue import MODELS, Catalogue, no_model
 from forebay.gateway.desk import Desk, PoolDesk
+from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
+from forebay.gateway.large import call_for
+from forebay.gateway.light import Light
 from forebay.gateway.meters import TierMeter, registry
+from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.prober import Prober
 from forebay.gateway.relay import Call
-from forebay.gateway.request import Request
+from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.roster import static_roster
+from forebay.gateway.routes import POSTS, Route, kept_response
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.events import EventSink
 from forebay.ports.upstream import Upstream
-from forebay.spec.types import Spec
+from forebay.spec.types import Spec, Tier
 
 SWEEP_REAL_S = 1.0
 DRAIN_POLL_REAL_S = 0.05
-CREATED_UNIX_S = 1_700_000_000
-"""``created`` of a listed model: clients' types require one, and a deployment has none that means anything."""
-
-INFERENCE = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"})
-EMBEDDINGS = b"/v1/embeddings"
+FORM_BYTES = 4096
+"""What a form is taken for where tokens are estimated from bytes: those of sound and pictures say nothing."""
 READS = frozenset({b"GET", b"HEAD"})
-MODELS = b"/v1/models"
 _QUERY = b"?"[0]
 
 
 class Gateway:
     """One process's data path. ``chance`` jitters Retry-After; every time is the ``clock``'s."""
 
-    def __init__(self, spec: Spec, clock: Clock, ids: Ids, upstream: Upstream, chance: random.Random, sink: EventSink, name: str) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        clock: Clock,
+        ids: Ids,
+        upstream: Upstream,
+        chance: random.Random,
+        sink: EventSink,
+        name: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.spec = spec
         self.clock = clock
         self.upstream = upstream
@@ -58,7 +72,7 @@ class Gateway:
         self.retries = RetryBudget()
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
         self.desk = Desk(spec, clock, self._on_ejection)
-        self.http = HttpServer(spec.limits, self._handle)
+        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
@@ -71,13 +85,16 @@ class Gateway:
         self._prober = Prober(upstream)
         self._truncations = 0
         self._truncation = ("", "")
-        self._models = _models(spec, self.desk)
+        self._light = Light(self)
+        self.holders = self._light.holders
+        self._catalogue = Catalogue(spec, self.desk)
+        self._models = self._catalogue.pools
         self._meters: list[TierMeter] = [meter for pool in self.desk.pools.values() for meter in pool.meters.values()]
         self._registry = registry(self._meters, self)
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
             b"/health": self._health,
             b"/metrics": self._metrics,
-            MODELS: self._list_models,
+            MODELS: self._tell_models,
         }
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -99,7 +116,7 @@ class Gateway:
         deadline_s = self.clock.now_s() + self.limits.drain_s
         self._emit("gateway_drain", f"{self.desk.live} requests are inside")
         # What was written last is still on its way to slow clients when the engines are done.
-        while (self.desk.live or self.http.unsent_bytes()) and self.clock.now_s() < deadline_s:
+        while (self.desk.live or self._light.live or self.http.unsent_bytes()) and self.clock.now_s() < deadline_s:
             await self.clock.sleep_until(min(deadline_s, self.clock.now_s() + DRAIN_POLL_REAL_S * self.speed))
         self._emit("gateway_drained", f"{self.desk.live} requests were cut")
         await self.close()
@@ -154,7 +171,8 @@ class Gateway:
             permits += sum(replica.streams for replica in load.replicas)
         assert waiting + permits == self.desk.live, f"{waiting} wait and {permits} hold permits, but {self.desk.live} calls are inside"
         answered = sum(connection.reply is not None for connection in self.http.connections)
-        assert answered == self.desk.live, f"{self.desk.live} calls are inside, and {answered} clients wait for one"
+        inside = self.desk.live + len(self._light.live)
+        assert answered == inside, f"{inside} calls are inside, and {answered} clients wait for one"
         assert self.http.bodies_bytes >= 0, "a body was released twice"
         assert self.http.connections or not self.http.bodies_bytes, f"{self.http.bodies_bytes} bytes of bodies without a client"
 
@@ -175,6 +193,16 @@ class Gateway:
     def bodies_bytes(self) -> int:
         """Request bodies held."""
         return self.http.bodies_bytes
+
+    def spread(self, error: ErrorReply) -> ErrorReply:
+        """Clients obey ``Retry-After`` exactly: told the same, they would all come back at one instant."""
+        if error.retry_after_s is None:
+            return error
+        return msgspec.structs.replace(error, retry_after_s=jittered(error.retry_after_s, self.chance.random()))
+
+    def serves(self, url: str) -> bool:
+        """Whether the present roster has a replica there."""
+        return url in self._urls
 
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off; told once a sweep, however many there were."""
@@ -208,21 +236,46 @@ class Gateway:
         path = request.target
         if _QUERY in path:
             path = path.partition(b"?")[0]
-        if path in INFERENCE:
+        route = POSTS.get(path)
+        if route is not None:
             if request.method == b"POST":
-                self._infer(connection, request, path)
+                self._infer(connection, request, route, None if not route.multipart else form_peek(request))
             else:
-                connection.refuse(_method_not_allowed("POST"), b"allow: POST\r\n")
+                self._not_allowed(connection, request, "POST")
             return
-        answer = self._gets.get(path) or (self._one_model if path.startswith(MODELS + b"/") else None)
+        kept = kept_response(path)
+        if kept is not None:
+            self._ask_holder(connection, request, *kept)
+            return
+        answer = self._gets.get(path) or (self._tell_models if path.startswith(MODELS + b"/") else None)
         if answer is None:
-            connection.refuse(ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {_shown(path)}."))
+            unknown = ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {_shown(path)}.")
+            self._refuse(connection, unknown, self._request_id(request))
         elif request.method not in READS:
-            connection.refuse(_method_not_allowed("GET"), b"allow: GET, HEAD\r\n")
+            self._not_allowed(connection, request, "GET, HEAD")
         else:
             answer(connection, request)
 
-    def _infer(self, connection: ClientConnection, request: Request, path: bytes) -> None:
+    def _request_id(self, request: Request) -> bytes:
+        """The client's own, or a fresh one (`_infer` has the same without the call)."""
+        request_id = request.facts.request_id
+        if not request_id:
+            self._requests += 1
+            request_id = b"%b-%x" % (self._request_prefix, self._requests)
+        return request_id
+
+    def _peek(self, request: Request) -> Peek | None:
+        """How to look into a large body: only those of requests that wait for a replica are taken."""
+        route = POSTS.get(request.target.partition(b"?")[0])
+        if route is None or route.light or request.method != b"POST":
+            return None
+        return peek_for(content_type(request.facts), route.multipart)
+
+    def _handle_large(self, connection: ClientConnection, request: Request) -> None:
+        route = POSTS[request.target.partition(b"?")[0]]
+        self._infer(connection, request, route, request.peek if isinstance(request, LargeRequest) else None)
+
+    def _infer(self, connection: ClientConnection, request: Request, route: Route, peek: Peek | None = None) -> None:
         facts = request.facts
         request_id = facts.request_id
         if not request_id:
@@ -233,25 +286,64 @@ class Gateway:
             self._refuse(connection, UNAUTHORIZED, request_id)
             return
         body = request.body
-        ask = decode(body)
+        ask = route.decode(body if peek is None else peek.fields())
         if isinstance(ask, ErrorReply):
             self._refuse(connection, ask, request_id)
             return
-        pool = self._models.get(ask.model)
-        if pool is None:
-            self._refuse(connection, _no_model(ask.model), request_id)
-            return
+        pool = self._models.get(ask.model) or self._models.get(self._catalogue.only if not ask.model else "")
         tier = caller.tier if ask.service_tier is None else self._identity.tier(caller, ask.service_tier)
-        if isinstance(tier, ErrorReply):
-            self._refuse(connection, tier, request_id)
+        if pool is None or isinstance(tier, ErrorReply):
+            self._refuse(connection, no_model(ask.model) if pool is None or not isinstance(tier, ErrorReply) else tier, request_id)
             return
-        foreign_tier = ask.service_tier is not None and ask.service_tier not in ENGINE_TIERS
-        if foreign_tier or ask.model != pool.model:
-            body = rewritten(body, pool.model, foreign_tier)
-        output_max = 1 if path == EMBEDDINGS else ask.output_tokens_max
-        shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
-        call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
+        if ask.service_tier is not None or ask.model != pool.model:
+            fitting = self._catalogue.for_engines(ask, body, pool.model, peek)
+            if isinstance(fitting, ErrorReply):
+                self._refuse(connection, fitting, request_id)
+                return
+            body = fitting
+        if route.plain and peek is None:
+            output_max = ask.output_tokens_max if route.generates else 1
+            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
+            call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
+            call.start(tier, shape, self.clock.now_s())
+        elif route.light:
+            self._light.any_of(pool.name, connection, request, body, request_id)
+        elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
+            self._refuse(connection, error, request_id)
+        else:
+            self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id, peek)
+
+    def _start_call(
+        self,
+        connection: ClientConnection,
+        request: Request,
+        route: Route,
+        pool: PoolDesk,
+        tier: Tier,
+        ask: Ask,
+        team: str,
+        body: bytes,
+        request_id: bytes,
+        peek: Peek | None,
+    ) -> None:
+        output_max = ask.output_tokens_max if route.generates else 1
+        size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
+        shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens)
+        call = connection.reply = call_for(route, request)(
+            self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id
+        )
         call.start(tier, shape, self.clock.now_s())
+
+    def _ask_holder(self, connection: ClientConnection, request: Request, response_id: str, methods: tuple[bytes, ...]) -> None:
+        """An answer is asked for that some engine keeps."""
+        request_id = self._request_id(request)
+        caller = self._caller(request)
+        if request.method not in methods:
+            self._not_allowed(connection, request, b", ".join(methods).decode())
+        elif caller is None:
+            self._refuse(connection, UNAUTHORIZED, request_id)
+        else:
+            self._light.holder_of(response_id, caller.team, connection, request, request_id)
 
     def _caller(self, request: Request) -> Caller | None:
         """Who asks; looked up once for each head that differs."""
@@ -271,22 +363,17 @@ class Gateway:
     def _metrics(self, connection: ClientConnection, _: Request) -> None:
         connection.answer(200, CONTENT_TYPE_LATEST.encode(), generate_latest(self._registry))
 
-    def _list_models(self, connection: ClientConnection, request: Request) -> None:
-        if self._caller(request) is None:
-            connection.refuse(UNAUTHORIZED)
-            return
-        data = [_model_object(name) for name in self._models]
-        connection.answer(200, JSON, msgspec.json.encode({"object": "list", "data": data}))
-
-    def _one_model(self, connection: ClientConnection, request: Request) -> None:
-        if self._caller(request) is None:
-            connection.refuse(UNAUTHORIZED)
-            return
-        name = _shown(request.target.partition(b"?")[0][len(MODELS) + 1 :])
-        if name not in self._models:
-            connection.refuse(_no_model(name))
+    def _tell_models(self, connection: ClientConnection, request: Request) -> None:
+        request_id = self._request_id(request)
+        told = self._catalogue.told(request.target.partition(b"?")[0]) if self._caller(request) is not None else UNAUTHORIZED
+        if isinstance(told, ErrorReply):
+            self._refuse(connection, told, request_id)
         else:
-            connection.answer(200, JSON, msgspec.json.encode(_model_object(name)))
+            connection.answer(200, JSON, told, b"x-request-id: %b\r\n" % request_id)
+
+    def _not_allowed(self, connection: ClientConnection, request: Request, allowed: str) -> None:
+        error = ErrorReply(405, "invalid_request_error", "method_not_allowed", f"Only {allowed} is allowed here.")
+        connection.refuse(error, b"allow: %b\r\nx-request-id: %b\r\n" % (allowed.encode(), self._request_id(request)))
 
     # -- timers and events --------------------------------------------------------------------------------------------
 
@@ -303,31 +390,6 @@ class Gateway:
 
     def _emit(self, kind: str, message: str, pool: str = "") -> None:
         self._sink.emit(Event(kind, self.clock.now_s(), self.clock.wall_s(), pool, message, {"gateway": self.name}))
-
-
-def _models(spec: Spec, desk: Desk) -> dict[str, PoolDesk]:
-    """Every name a client may use → its pool; of several pools that serve one model the first declared."""
-    names: dict[str, PoolDesk] = {}
-    for pool in spec.pools:
-        names.setdefault(pool.model, desk.pools[pool.name])
-    for model in spec.models:
-        if model.name in names:
-            for alias in model.aliases:
-                names.setdefault(alias, names[model.name])
-    return names
-
-
-def _model_object(name: str) -> dict[str, str | int]:
-    return {"id": name, "object": "model", "created": CREATED_UNIX_S, "owned_by": "forebay"}
-
-
-def _no_model(name: str) -> ErrorReply:
-    message = f"The model {name[:200]!r} does not exist or you do not have access to it."
-    return ErrorReply(404, "invalid_request_error", "model_not_found", message, "model")
-
-
-def _method_not_allowed(allowed: str) -> ErrorReply:
-    return ErrorReply(405, "invalid_request_error", "method_not_allowed", f"Only {allowed} is allowed here.")
 
 
 def _shown(raw: bytes) -> str:

@@ -64,6 +64,18 @@ class ResponseSink(Protocol):
         ...
 
 
+class BodySource(Protocol):
+    """Whoever has the rest of a request's body, and sends it with ``Exchange.write``."""
+
+    def wanted(self) -> None:
+        """The engine takes some: send it. Called once when the request so far has been written, and after each ``unwanted``."""
+        ...
+
+    def unwanted(self) -> None:
+        """It takes no more for now (back-pressure)."""
+        ...
+
+
 class Exchange(Protocol):
     """The sender's handle on a running exchange."""
 
@@ -75,6 +87,14 @@ class Exchange(Protocol):
         """Read again."""
         ...
 
+    def write(self, data: bytes) -> None:
+        """More of a request that was begun with a ``BodySource``, framed as its head says."""
+        ...
+
+    def written(self) -> None:
+        """All of it has been: only then can the connection be kept."""
+        ...
+
     def abort(self) -> None:
         """Close the connection at once: the engine notices and frees the KV. The sink gets ``end(ABORTED)``; idempotent."""
         ...
@@ -83,10 +103,13 @@ class Exchange(Protocol):
 class Upstream(Protocol):
     """Sends requests to engines, over connections kept alive per engine within a bound."""
 
-    def send(self, url: str, request: bytes, sink: ResponseSink, timeout_s: float | None = None) -> Exchange:
+    def send(
+        self, url: str, request: bytes, sink: ResponseSink, timeout_s: float | None = None, more: BodySource | None = None
+    ) -> Exchange:
         """Send a whole HTTP/1.1 ``request`` (head and body) to the engine at ``url`` (``http://host:port``).
 
-        ``timeout_s`` (real seconds) bounds connect to end; None leaves the time to the caller.
+        ``timeout_s`` (real seconds) bounds connect to end; None leaves the time to the caller. ``more``: the request is
+        only the beginning of one. It goes over a connection of its own, so that it is never begun on one that has gone stale.
         """
         ...
 

@@ -7,13 +7,13 @@ from forebay.domain.profile import Profile
 from forebay.spec.fields import ROOT, TEAM_FILE
 from forebay.spec.formats import DAY_NAMES, DAY_S
 from forebay.spec.overflow import check_overflow
-from forebay.spec.pools import Known, build_pool, check_urls
+from forebay.spec.pools import Known, build_pool, check_adapters, check_urls
 from forebay.spec.problems import BadSpec, Place, Problem, Problems
 from forebay.spec.profiles import build_hardware, build_models, build_profiles
 from forebay.spec.records import Got, Record
 from forebay.spec.teams import build_teams, build_tiers
 from forebay.spec.tree import parse
-from forebay.spec.types import CalendarEntry, Limits, Pool, Spec
+from forebay.spec.types import CalendarEntry, Limits, Pool, Spec, Tls
 
 __all__ = ["BadSpec", "Problem", "decode"]
 
@@ -52,7 +52,9 @@ def _build(root: Got, files: Mapping[str, Got], shipped: Mapping[str, Profile], 
     if not written and root.good("pools"):
         problems.add(root.at("pools"), "no pools", "at least one pool", "add one, such as chat: {attach: [http://127.0.0.1:9100]}")
     check_urls(written, problems)
+    check_adapters(root, problems)
     tiers = build_tiers(root, problems)
+    tls = root.record_of("gateway").record_of("tls")
     listens: dict[str, Any] = {**root.record_of("gateway").filled(), **root.record_of("admin").filled()}
     spec = Spec(
         pools=pools,
@@ -61,6 +63,7 @@ def _build(root: Got, files: Mapping[str, Got], shipped: Mapping[str, Profile], 
         teams=build_teams(root, files, tiers, problems),
         hardware=tuple(entry[0] for entry in hardware.values() if entry is not None),
         calendar=_calendar(root, pools, written, problems),
+        tls=Tls(**tls.filled()) if {"cert", "key"} <= tls.values.keys() else None,
         limits=Limits(**root.record_of("limits").filled()),
         **listens,
         **root.record_of("alerts").filled(),

@@ -9,7 +9,7 @@ from forebay.spec.fields_overflow import OVERFLOW, REGION
 from forebay.spec.fields_scaling import REPLICAS_MAX, SCALING, TOKENS_MAX
 from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, bandwidth, duration, size
 from forebay.spec.records import Either, Field, ListOf, MapOf, Record
-from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Slo, Spec, Team, Tier
+from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Slo, Spec, Team, Tier, Tls
 
 _COUNT = 10**9
 _LOOSE_TEXT = Text("text on one line", loose=True, example="0")
@@ -107,6 +107,11 @@ POOL = Record(
         Field("scaling", SCALING, SCALING.doc),
         Field("queue", QUEUE, QUEUE.doc),
         Field("overflow", OVERFLOW, OVERFLOW.doc),
+        Field(
+            "adapters",
+            ListOf(MODEL_NAME, "a list of names"),
+            "LoRA adapters that every engine of the pool has loaded: clients ask for them as for models.",
+        ),
         Field("labels", MapOf(_name("cluster"), _LOOSE_TEXT, "label"), "Labels for your own use."),
     ),
     Pool,
@@ -290,7 +295,13 @@ LIMITS = Record(
     "limits",
     "Bounds of the gateway.",
     (
-        Field("body", size(1024, 2**30, "8MiB"), "Largest request body.", "body_bytes_max"),
+        Field("body", size(1024, 2**30, "8MiB"), "Largest request body that is held, so that it can be tried elsewhere.", "body_bytes_max"),
+        Field(
+            "streamed_body",
+            size(1024, 2**34, "64MiB"),
+            "Largest request body; beyond `body` it is passed on as it comes.",
+            "streamed_body_bytes_max",
+        ),
         Field("bodies", size(1024, 2**40, "512MiB"), "All request bodies held at once.", "bodies_bytes_max"),
         Field("head", size(1024, 2**20, "64KiB"), "Largest request head.", "head_bytes_max"),
         Field("connections", Whole(1, 10**6, 20_000), "Most client connections.", "connections_max"),
@@ -306,7 +317,22 @@ LIMITS = Record(
     ),
     Limits,
 )
-GATEWAY = Record("gateway", "Where clients connect.", (Field("listen", formats.LISTEN, "Port 0 takes a free one.", "gateway"),), Spec)
+_FILE = Text("a file's path", r"[^\x00-\x1f]{1,4096}", "tls/cert.pem")
+TLS = Record(
+    "tls",
+    "Clients connect by HTTPS. The files are read again when they change; paths are relative to this file.",
+    (
+        Field("cert", _FILE, "Certificate and chain, in PEM.", "cert", required=True),
+        Field("key", _FILE, "Its private key, in PEM, without a passphrase.", "key", required=True),
+    ),
+    Tls,
+)
+GATEWAY = Record(
+    "gateway",
+    "Where clients connect.",
+    (Field("listen", formats.LISTEN, "Port 0 takes a free one.", "gateway"), Field("tls", TLS, TLS.doc, default="plain HTTP")),
+    Spec,
+)
 ADMIN = Record("admin", "Where operators connect.", (Field("listen", formats.LISTEN, "Port 0 takes a free one.", "admin"),), Spec)
 ALERTS = Record(
     "alerts", "Where alerts go, besides the log.", (Field("webhook", _URL, "Gets a POST when an alert begins and ends.", "webhook"),), Spec

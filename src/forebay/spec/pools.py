@@ -34,6 +34,7 @@ def build_pool(name: str, got: Got, known: Known, problems: Problems) -> Pool:
     scaling = _scaling(got, engine, problems)
     _check(got, engine, scaling, profile, problems)
     values: dict[str, Any] = {**got.record_of("queue").filled(), "labels": tuple(sorted(got.get("labels", {}).items()))}
+    values["adapters"] = tuple(item.value for item in got.get("adapters", ()))
     slo = Slo(**got.record_of("slo").filled())
     overflow = build_overflow(got, problems)
     return Pool(name=name, model=model, engine=engine, profile=profile, slo=slo, scaling=scaling, overflow=overflow, **values)
@@ -179,3 +180,19 @@ def check_urls(pools: Mapping[str, Got], problems: Problems) -> None:
             if item.value in seen:
                 problems.add(item.place, quoted(item.value), "each engine once", f"it is in {seen[item.value]} already")
             seen.setdefault(item.value, item.place.path)
+
+
+def check_adapters(root: Got, problems: Problems) -> None:
+    """Report an adapter whose name is a model's, an alias's or another pool's adapter's: who is asked would depend on the order."""
+    pools: Mapping[str, Got] = root.get("pools", {})
+    models: Mapping[str, Got] = root.get("models", {})
+    owners = {name: f"models.{name}" for name in models}
+    for name, model in models.items():
+        owners.update({item.value: f"models.{name}" for item in model.get("aliases", ())})
+    for name, got in pools.items():
+        owners.setdefault(got.get("model", name), f"pools.{name}")
+    for name, got in pools.items():
+        for item in got.get("adapters", ()):
+            if item.value in owners:
+                problems.add(item.place, quoted(item.value), "a name that nothing else has", f"it already belongs to {owners[item.value]}")
+            owners.setdefault(item.value, f"pools.{name}")

@@ -207,6 +207,8 @@ class Pool(msgspec.Struct, frozen=True):
     slo: Slo = Slo()
     scaling: Scaling = Scaling()
     queued_max: int = 10_000
+    adapters: tuple[str, ...] = ()
+    """Names of LoRA adapters that every engine of the pool has loaded: clients ask for them as for models."""
     labels: tuple[tuple[str, str], ...] = ()
     overflow: Overflow = Overflow()
 
@@ -215,6 +217,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Bounds of the gateway: every buffer and queue has one."""
 
     body_bytes_max: int = 8 * 2**20
+    """Held, so that it can be sent again; larger ones are passed on as they come, and can't."""
+    streamed_body_bytes_max: int = 64 * 2**20
     bodies_bytes_max: int = 512 * 2**20
     """All bodies held at once."""
     head_bytes_max: int = 64 * 2**10
@@ -234,6 +238,13 @@ class Listen(msgspec.Struct, frozen=True):
     port: int = 0
 
 
+class Tls(msgspec.Struct, frozen=True):
+    """Files in PEM that the gateway's connections are encrypted by. ``cert`` has the whole chain."""
+
+    cert: str
+    key: str
+
+
 class Spec(msgspec.Struct, frozen=True):
     """A whole ``forebay.yaml`` with its team files."""
 
@@ -245,6 +256,8 @@ class Spec(msgspec.Struct, frozen=True):
     hardware: tuple[Hardware, ...] = ()
     calendar: tuple[CalendarEntry, ...] = ()
     gateway: Listen = Listen(port=8080)
+    tls: Tls | None = None
+    """None: clients speak plain HTTP."""
     admin: Listen = Listen(port=8081)
     limits: Limits = Limits()
     state_dir: str = ".forebay"

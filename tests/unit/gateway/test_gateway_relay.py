@@ -170,7 +170,10 @@ def test_the_same_connection_serves_different_heads(world):
 def test_a_clients_mistake_is_the_engines_to_tell(world):
     async def test(front):
         answer = await front.ask(CHAT)
-        assert (answer.status, answer.json()) == (400, {"error": {"message": "no"}})
+        assert (answer.status, answer.json()) == (
+            400,
+            {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": None}},
+        )
         assert len(front.engines[1].seen) == 0
         assert front.counts().completed == 1
 

@@ -55,7 +55,7 @@ class Talk:
         self.wire.said = b""
         for read in reads:
             self.connection.data_received(read)
-        assert self.server.bodies_bytes == 0 or self.connection._reading
+        assert self.server.bodies_bytes == 0 or self.connection._reader.phase
         return list(self.handled), self.wire.said, self.wire.closed
 
 

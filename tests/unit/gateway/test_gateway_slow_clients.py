@@ -77,7 +77,7 @@ def test_a_client_that_leaves_in_a_body_leaves_none_of_it_behind(server, connect
     assert server.bodies_bytes == 500
     connection.connection_lost(None)
     assert server.bodies_bytes == 0
-    assert not connection._body
+    assert not connection._reader._pieces
 
 
 def test_the_answer_to_head_has_no_body(connection, transport):

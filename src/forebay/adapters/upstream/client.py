@@ -8,9 +8,10 @@ import asyncio
 import ssl
 from urllib.parse import urlsplit
 
-from forebay.adapters.upstream.connection import EngineConnection, HttpExchange
+from forebay.adapters.upstream.connection import EngineConnection
+from forebay.adapters.upstream.exchange import HttpExchange
 from forebay.adapters.upstream.heads import KnownHeads
-from forebay.ports.upstream import End, Exchange, ResponseSink
+from forebay.ports.upstream import BodySource, End, Exchange, ResponseSink
 
 IDLE_PER_ORIGIN_MAX = 256
 IDLE_S = 4.0
@@ -92,14 +93,20 @@ class HttpUpstream:
         """A timer will look at idle connections."""
         self._idle_timer: asyncio.TimerHandle | None = None
 
-    def send(self, url: str, request: bytes, sink: ResponseSink, timeout_s: float | None = None) -> Exchange:
+    def send(
+        self, url: str, request: bytes, sink: ResponseSink, timeout_s: float | None = None, more: BodySource | None = None
+    ) -> Exchange:
         """Send ``request`` to ``url``; the sink is never called before this returns. Raises ValueError on an address that isn't one."""
         origin = self._origins.get(url) or self._remember(url)
         exchange = HttpExchange(self, origin, request, sink)
         self.live.add(exchange)
         if timeout_s is not None:
             exchange.timer = self.loop.call_later(timeout_s, exchange.expire)
-        connection = origin.take()
+        if more is not None:
+            exchange.more = more
+            connection = None
+        else:
+            connection = origin.take()
         if connection is not None:
             connection.start(exchange)
         else:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from forebay.ports.upstream import End, ResponseHead, ResponseSink
+from forebay.adapters.upstream.exchange import HttpExchange
+from forebay.ports.upstream import End, ResponseHead
 
 if TYPE_CHECKING:
-    from forebay.adapters.upstream.client import HttpUpstream, Origin
+    from forebay.adapters.upstream.client import Origin
 
 _COMPLETE = End.COMPLETE  # in a name of its own: a member of an enum is looked up by a function call
 
@@ -42,68 +43,6 @@ FRAMES_END = len(FRAMES)
 def _to_nobody(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
     """Where bytes go between exchanges; a connection must not keep the last sink alive."""
     del wire, body, whole, last
-
-
-class HttpExchange:
-    """One request under way, from ``send`` to ``end``: while connecting it has a task, then a connection."""
-
-    __slots__ = ("connection", "head_only", "origin", "paused", "request", "sink", "task", "timer", "upstream")
-
-    def __init__(self, upstream: "HttpUpstream", origin: "Origin", request: bytes, sink: ResponseSink) -> None:
-        self.upstream = upstream
-        self.origin = origin
-        self.request = request
-        self.sink: ResponseSink | None = sink
-        self.connection: EngineConnection | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.paused = False
-        self.head_only = request.startswith(b"HEAD ")
-
-    def pause(self) -> None:
-        """Stop reading from the engine."""
-        if self.connection is not None and not self.paused:
-            self.connection.transport.pause_reading()
-        self.paused = True
-
-    def resume(self) -> None:
-        """Read again."""
-        if self.connection is not None and self.paused:
-            self.connection.transport.resume_reading()
-        self.paused = False
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        self.drop(End.ABORTED, "")
-
-    def expire(self) -> None:
-        """The time the sender gave is over."""
-        self.drop(End.TIMEOUT, "no whole answer in time")
-
-    def drop(self, end: End, detail: str) -> None:
-        """End without a whole response: the connection can't be used again."""
-        connection, task = self.connection, self.task
-        if self.sink is None:
-            return
-        if connection is not None:
-            connection.detach()
-            connection.transport.abort()
-        elif task is not None:
-            task.cancel()
-        self.finish(end, detail)
-
-    def finish(self, end: End, detail: str) -> None:
-        """Tell the sink, once."""
-        sink = self.sink
-        if sink is None:
-            return
-        self.sink = self.connection = self.task = None
-        self.request = b""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        self.upstream.live.discard(self)
-        sink.end(end, detail)
 
 
 class EngineConnection(asyncio.Protocol):
@@ -177,6 +116,18 @@ class EngineConnection(asyncio.Protocol):
         if exchange.paused:
             self.transport.pause_reading()
         self.transport.write(exchange.request)
+        if exchange.more is not None:
+            exchange.more.wanted()
+
+    def pause_writing(self) -> None:
+        """The engine takes a body more slowly than it comes."""
+        if self.exchange is not None and self.exchange.more is not None:
+            self.exchange.more.unwanted()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        if self.exchange is not None and self.exchange.more is not None:
+            self.exchange.more.wanted()
 
     def detach(self) -> None:
         """The exchange is over: nothing that still comes is for its sink."""
@@ -317,7 +268,7 @@ class EngineConnection(asyncio.Protocol):
         self.detach()
         if exchange.paused:
             self.transport.resume_reading()
-        if self._keep_alive and not self.transport.is_closing():
+        if self._keep_alive and exchange.more is None and not self.transport.is_closing():
             self.origin.keep(self)
         else:
             self.transport.close()

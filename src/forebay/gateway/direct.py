@@ -1,0 +1,214 @@
+"""A request that costs no GPU: counting tokens, or an answer that an engine keeps. It waits in no lane and holds no permit.
+
+It is sent to one replica after the other until one answers; an answer passes as it comes.
+"""
+
+from typing import Protocol
+
+from forebay.gateway.answers import LAST_CHUNK, ErrorReply, PassedHead, PassedHeads, chunk, passed_answer
+from forebay.gateway.dialects import in_shape
+from forebay.gateway.http import ClientConnection
+from forebay.gateway.request import Request
+from forebay.ports.upstream import End, Exchange, ResponseHead, Upstream
+
+TRIED_MAX = 16
+"""Replicas asked for one request."""
+DIRECT_S = 60.0
+"""Real seconds from asking one replica to the end of its answer."""
+STREAM_S = 7200.0
+"""The same where a stream may follow."""
+ERROR_BYTES_MAX = 64 * 1024
+
+
+class DirectContext(Protocol):
+    """What it needs of its gateway."""
+
+    upstream: Upstream
+    passed_heads: PassedHeads
+
+    def over(self, direct: "Direct", deleted: str) -> None:
+        """It has ended, and ``deleted`` (an id, or nothing) is no longer kept."""
+        ...
+
+
+class Direct:
+    """One such request: `http.Reply` for the client, `ports.ResponseSink` for the engine.
+
+    ``urls``: replicas in the order in which they are asked. ``response_id``: of an answer that one of them keeps, if it isn't empty:
+    one that answers 404 only doesn't know it, so the next is asked.
+    """
+
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_context",
+        "_exchange",
+        "_failed",
+        "_framed",
+        "_head",
+        "_held",
+        "_keep_alive",
+        "_open",
+        "_over",
+        "_passed",
+        "_paused",
+        "_request",
+        "_request_id",
+        "_resent",
+        "_response_id",
+        "_tried",
+        "_urls",
+    )
+
+    _passed: PassedHead
+
+    def __init__(
+        self,
+        context: DirectContext,
+        connection: ClientConnection,
+        request: Request,
+        body: bytes,
+        request_id: bytes,
+        urls: list[str],
+        response_id: str,
+    ) -> None:
+        self._context = context
+        self._connection = connection
+        self._request = request
+        self._body = body
+        self._request_id = request_id
+        self._urls = urls[:TRIED_MAX]
+        self._response_id = response_id
+        self._tried = 0
+        self._exchange: Exchange | None = None
+        self._head: ResponseHead | None = None
+        self._held = b""  # of an answer that isn't passed on yet
+        self._failed = ErrorReply(502, "server_error", "engines_failed", "No engine could be reached.")
+        self._resent = self._open = self._over = self._paused = self._framed = self._keep_alive = False
+
+    def start(self) -> None:
+        """Ask the first replica."""
+        self._send()
+
+    def _send(self) -> None:
+        if self._tried == len(self._urls):
+            self._end()
+            self._refuse(self._failed)
+            return
+        request, url = self._request, self._urls[self._tried]
+        wire = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            request.method,
+            request.target,
+            url.partition("//")[2].encode(),
+            request.facts.forwarded,
+            self._request_id,
+            len(self._body),
+            self._body,
+        )
+        self._head, self._held = None, b""
+        try:
+            self._exchange = self._context.upstream.send(url, wire, self, STREAM_S if self._response_id else DIRECT_S)
+        except ValueError:
+            self._next()
+            return
+        if self._paused:
+            self._exchange.pause()
+
+    def _next(self) -> None:
+        self._tried += 1
+        self._resent = False
+        self._send()
+
+    # -- the client ---------------------------------------------------------------------------------------------------
+
+    def client_gone(self) -> None:
+        """Nobody waits for it."""
+        if not self._over:
+            self._end()
+
+    def client_slow(self) -> None:
+        """Read no more."""
+        self._paused = True
+        if self._exchange is not None:
+            self._exchange.pause()
+
+    def client_ready(self) -> None:
+        """Read again."""
+        self._paused = False
+        if self._exchange is not None:
+            self._exchange.resume()
+
+    # -- the engine ---------------------------------------------------------------------------------------------------
+
+    def head(self, head: ResponseHead) -> None:
+        """See `ports.ResponseSink`."""
+        self._head = head
+        self._passed = self._context.passed_heads.of(head)
+
+    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+        """Errors are held until they are whole; all else passes."""
+        del wire, whole
+        head = self._head
+        assert head is not None
+        if head.status >= 400:
+            self._held = (self._held + body)[:ERROR_BYTES_MAX]
+        elif self._open:
+            piece = chunk(body) + (LAST_CHUNK if last else b"") if self._framed else body
+            if piece:
+                self._connection.write(piece)
+        else:
+            length = len(body) if last else head.content_length
+            self._framed = length is None and self._request.modern
+            self._write_head(chunk(body) if self._framed else body, length)
+
+    def end(self, end: End, detail: str) -> None:
+        """See `ports.ResponseSink`."""
+        del detail
+        if self._over or end is End.ABORTED:
+            return
+        self._exchange = None
+        head = self._head
+        if end is End.COMPLETE and head is not None:
+            self._complete(head)
+        elif self._open:
+            self._end()
+            self._connection.abort()
+        elif end is End.STALE and not self._resent:
+            self._resent = True
+            self._send()
+        else:
+            self._failed = ErrorReply(502, "server_error", "engines_failed", f"The engine could not be reached or broke off ({end}).")
+            self._next()
+
+    def _complete(self, head: ResponseHead) -> None:
+        if head.status < 400:
+            self._end(self._response_id if self._request.method == b"DELETE" else "")
+            self._connection.finish(self._keep_alive)
+            return
+        shaped = in_shape(head.status, self._held, self._request.target)
+        if head.status >= 500 or head.status == 429 or (head.status == 404 and self._response_id):
+            self._failed = shaped or ErrorReply(head.status, "invalid_request_error", None, "No engine keeps this response.")
+            self._next()
+            return
+        self._end()
+        if shaped is not None:
+            self._refuse(shaped)
+        else:
+            self._write_head(self._held, len(self._held))
+            self._connection.finish(self._keep_alive)
+
+    def _write_head(self, first: bytes, length: int | None) -> None:
+        self._open = True
+        connection = self._connection
+        keep_alive = self._keep_alive = (self._framed or length is not None) and connection.keep_alive
+        connection.write(passed_answer(self._passed, self._request_id, length, self._framed, keep_alive, first))
+
+    def _refuse(self, error: ErrorReply) -> None:
+        self._connection.refuse(error, b"x-request-id: %b\r\n" % self._request_id)
+
+    def _end(self, deleted: str = "") -> None:
+        self._over = True
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.abort()
+        self._context.over(self, deleted)

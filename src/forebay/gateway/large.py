@@ -1,0 +1,129 @@
+"""A call whose body is passed on as it comes: too large to be held, so it can't be sent twice.
+
+It waits for its replica with the client held back, and begins on a connection of its own. From the first byte that the
+engine takes beyond the beginning, a failure is final; before that another replica may be tried.
+"""
+
+import msgspec
+
+from forebay.domain.shape import Shape, Usage
+from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
+from forebay.gateway.dialects import RESPONSES
+from forebay.gateway.meters import Outcome
+from forebay.gateway.relay import Call
+from forebay.gateway.request import LargeRequest, Request
+from forebay.gateway.routes import POSTS, Route
+from forebay.gateway.sse import EventStream
+from forebay.gateway.surface import BinaryCall, ResponsesCall, TypedCall
+from forebay.gateway.whole import looked_at
+from forebay.ports.upstream import End, ResponseHead
+from forebay.spec.types import Tier
+
+
+class LargeCall(ResponsesCall):
+    """Also `request.BodyTaker` for the client's connection, and `ports.BodySource` for the engine's."""
+
+    __slots__ = ("_begun", "_large", "_length")
+
+    _large: LargeRequest
+
+    def start(self, tier: Tier, shape: Shape, now_s: float) -> None:
+        """Queue it; the client sends no more until its turn."""
+        large = self._request
+        assert isinstance(large, LargeRequest)
+        self._large = large
+        self._begun = False
+        grown = len(self._body) - len(large.body)  # another name for the model
+        self._length = None if large.length is None else large.length + grown
+        large.taker = self
+        self._connection.hold_back(True)
+        super().start(tier, shape, now_s)
+
+    def _send(self) -> None:
+        url, request, body = self._replica_url, self._request, self._body
+        framing = b"transfer-encoding: chunked" if self._length is None else b"content-length: %d" % self._length
+        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n%b\r\n\r\n%b" % (
+            request.target,
+            url.partition("//")[2].encode(),
+            request.facts.forwarded,
+            self._request_id,
+            framing,
+            chunk(body) if self._length is None else body,
+        )
+        try:
+            self._exchange = self._context.upstream.send(url, wire, self, more=self)
+        except ValueError as error:
+            self._failed(End.CONNECT_FAILED, str(error))
+            return
+        if self._paused:
+            self._exchange.pause()
+
+    # -- the body -----------------------------------------------------------------------------------------------------
+
+    def wanted(self) -> None:
+        """The engine takes more."""
+        if not self._begun:
+            self._begun = True
+            self._body = b""
+            self._large.peek.held = bytearray()
+            self._connection.release(self._request)
+        self._connection.hold_back(False)
+
+    def unwanted(self) -> None:
+        """It takes no more for now."""
+        self._connection.hold_back(True)
+
+    def body_part(self, part: bytes) -> None:
+        """The client sent some."""
+        if self._exchange is not None:
+            self._exchange.write(part if self._length is not None else chunk(part))
+
+    def body_end(self) -> None:
+        """That was all."""
+        if self._exchange is not None:
+            if self._length is None:
+                self._exchange.write(LAST_CHUNK)
+            self._exchange.written()
+
+    def body_refused(self, error: ErrorReply) -> None:
+        """The rest is not HTTP, or too much: the engine will never have a whole request."""
+        if self._over:
+            return
+        self._end(Outcome.FAILED, None)
+        if self._open:
+            self._connection.abort()
+        else:
+            self._refuse(error)
+
+    # -- the answer ---------------------------------------------------------------------------------------------------
+
+    def _stream_of(self, head: ResponseHead) -> EventStream:
+        typed = POSTS[self._request.target.partition(b"?")[0]].typed
+        return super()._stream_of(head) if typed else EventStream(head.chunked, self._request.modern)
+
+    def head(self, head: ResponseHead) -> None:
+        """Whether a stream was asked for stands in the body, and need not have been seen."""
+        if not self._ask.stream and head.status == 200 and self._context.passed_heads.of(head).events:
+            self._ask = msgspec.structs.replace(self._ask, stream=True)
+        super().head(head)
+
+    def _try_elsewhere(self, message: str, *, blame: bool = True) -> None:
+        if not self._begun:
+            super()._try_elsewhere(message, blame=blame)
+            return
+        why = f"{message} A body this large is not held, so it can't be sent again."
+        self._give_up(ErrorReply(502, "server_error", "engines_failed", why))
+
+    def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
+        return super()._look_at(body) if self._request.target.startswith(RESPONSES) else looked_at(body)
+
+
+def call_for(route: Route, request: Request) -> type[Call]:
+    """The kind of call that a request of this route is."""
+    if isinstance(request, LargeRequest) and not request.ended:
+        return LargeCall
+    if route.stateful:
+        return ResponsesCall
+    if route.binary:
+        return BinaryCall
+    return TypedCall if route.typed else Call

@@ -1,0 +1,256 @@
+"""A large body's beginning, looked into as it comes: the fields that must be known before the rest is passed on unread.
+
+A body of JSON is taken apart at its top level only, and what is nested is skipped; of a form the small fields are read.
+What is looked for is ``model``: once it is there, the rest may flow. A client that sends it last (as OpenAI's SDKs do
+with large chats, whose messages come first) is held until then, within the budget of all bodies.
+"""
+
+import re
+
+import msgspec
+
+from forebay.gateway.body import LooseAsk, ResponsesAsk
+from forebay.gateway.heads import content_type
+from forebay.gateway.request import Request
+
+FIELD_BYTES_MAX = 64 * 1024
+"""Of one field of a form, or one key, that is read."""
+FIELDS_MAX = 256
+"""Parts of a form."""
+_WANTED = frozenset((*LooseAsk.__struct_fields__, *ResponsesAsk.__struct_fields__))
+_KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.){0,256})"[ \t\r\n]*:[ \t\r\n]*(?=[^ \t\r\n])')
+_SCALAR = re.compile(rb"[^,}\] \t\r\n]+(?=[,}\] \t\r\n])")
+_AFTER = re.compile(rb"[ \t\r\n]*([,}])")
+_OPENING = re.compile(rb"[ \t\r\n]*\{")
+_NESTED = re.compile(rb'["{}\[\]]')
+_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_BOUNDARY = re.compile(
+    rb'multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]{1,70})"|([!#-+\--9<-Z^-z|~]{1,70})(?=[\s;]|$))', re.IGNORECASE
+)
+_NAME = re.compile(rb'content-disposition:[ \t]*form-data\b[^\r\n]*?;[ \t]*name=(?:"([^"\r\n]{0,256})"|([^;\s"]{1,256}))', re.IGNORECASE)
+_FILE = re.compile(rb"content-disposition:[^\r\n]*;[ \t]*filename\*?=", re.IGNORECASE)
+
+
+class JsonPeek:
+    """The beginning of a body of JSON."""
+
+    __slots__ = ("_at", "_deep", "_key", "_lost", "_phase", "_start", "_values", "found", "held", "model_span")
+
+    def __init__(self) -> None:
+        self.held = bytearray()
+        self.found = False
+        self.model_span = (0, 0)
+        """Where the value of ``model`` stands in ``held``."""
+        self._values: dict[bytes, bytes] = {}
+        self._at = 0
+        self._phase = (
+            0  # 0: {, 1: a key, 2: a value begins, 3: in a string, 4: in something nested, 5: in a string in that, 6: after a value
+        )
+        self._key = b""
+        self._start = 0
+        self._deep = 0
+        self._lost = False  # it is not JSON, or it is over: the engine will say which
+
+    def feed(self, part: bytes) -> None:
+        """Look on."""
+        self.held += part
+        while not self._lost and self._step():
+            pass
+
+    def fields(self) -> bytes:
+        """What is known of it, as an object of its own."""
+        return b"{%b}" % b",".join([b'"%b":%b' % field for field in self._values.items()])
+
+    def with_model(self, name: str) -> bytes:
+        """What is held, with another model."""
+        start, end = self.model_span
+        return bytes(self.held[:start]) + msgspec.json.encode(name) + bytes(self.held[end:])
+
+    def _step(self) -> bool:
+        """One step on; False where more bytes are needed for it."""
+        phase = self._phase
+        if phase in (3, 5):
+            return self._string()
+        if phase == 4:
+            return self._nested()
+        if phase == 2:
+            return self._value()
+        held, at = self.held, self._at
+        match = (_OPENING, _KEY, _OPENING, _OPENING, _OPENING, _OPENING, _AFTER)[phase].match(held, at)
+        if match is None:
+            self._lost = len(held) - at > FIELD_BYTES_MAX
+            return False
+        self._at = match.end()
+        if phase == 0:
+            self._phase = 1
+        elif phase == 1:
+            self._key, self._phase = match[1], 2
+        elif match[1] == b",":
+            self._phase = 1
+        else:
+            self._lost = True  # the end
+        return True
+
+    def _value(self) -> bool:
+        held, at = self.held, self._at
+        self._start = at
+        first = bytes(held[at : at + 1])
+        if first == b'"':
+            self._at, self._phase = at + 1, 3
+            return True
+        if first in (b"{", b"["):
+            self._at, self._phase, self._deep = at + 1, 4, 1
+            return True
+        match = _SCALAR.match(held, at)
+        if match is None:
+            self._lost = len(held) - at > FIELD_BYTES_MAX
+            return False
+        self._over(match.end())
+        return True
+
+    def _string(self) -> bool:
+        """Go on to the quote that ends it."""
+        held, at = self.held, self._at
+        quote = held.find(b'"', at)
+        end = quote if quote >= 0 else len(held)
+        if held.find(b"\\", at, end) >= 0:
+            match = _STRING.match(held, at)
+            end = match.end() if match is not None else at
+            quote = end if held[end : end + 1] == b'"' else -1
+        if quote < 0:
+            self._at = end  # before a backslash, if that is the last byte: what it escapes isn't here yet
+            return False
+        if self._phase == 3:
+            self._over(quote + 1)
+        else:
+            self._at, self._phase = quote + 1, 4
+        return True
+
+    def _nested(self) -> bool:
+        match = _NESTED.search(self.held, self._at)
+        if match is None:
+            self._at = len(self.held)
+            return False
+        sign = match[0]
+        self._at = match.end()
+        if sign == b'"':
+            self._phase = 5
+        elif sign in (b"{", b"["):
+            self._deep += 1
+        else:
+            self._deep -= 1
+            if not self._deep:
+                self._over(self._at)
+        return True
+
+    def _over(self, end: int) -> None:
+        """A value of the top level ends here."""
+        key = self._key
+        known = key.decode("utf-8", "replace") in _WANTED and not (self.found and key == b"model")
+        if known and end - self._start <= FIELD_BYTES_MAX:
+            self._values[key] = bytes(self.held[self._start : end])
+            if key == b"model":
+                self.model_span = (self._start, end)
+                self.found = True
+        self._at, self._phase = end, 6
+
+
+class FormPeek:
+    """The beginning of a ``multipart/form-data`` body."""
+
+    __slots__ = ("_at", "_edge", "_lost", "_parts", "_skipped", "_values", "found", "held", "model_span")
+
+    def __init__(self, boundary: bytes) -> None:
+        self.held = bytearray(b"")
+        self.found = False
+        self.model_span = (0, 0)
+        """Where the value of ``model`` stands in ``held``."""
+        self._edge = b"--" + boundary
+        self._values: dict[str, str] = {}
+        self._at = -1  # of the part being looked at, behind its edge; -1: before the first
+        self._parts = 0
+        self._skipped = 0  # up to here the part being skipped has no edge; 0: none is being skipped
+        self._lost = False
+
+    def feed(self, part: bytes) -> None:
+        """Look on."""
+        self.held += part
+        while not self._lost and self._step():
+            pass
+
+    def fields(self) -> bytes:
+        """What is known of it, as an object of JSON."""
+        return msgspec.json.encode(self._values)
+
+    def with_model(self, name: str) -> bytes:
+        """What is held, with another model; where the form names none, as it is."""
+        start, end = self.model_span
+        return bytes(self.held[:start]) + name.encode() + bytes(self.held[end:]) if end else bytes(self.held)
+
+    def _step(self) -> bool:
+        held, edge = self.held, self._edge
+        if self._skipped:
+            return self._skip()
+        if self._at < 0:
+            at = 0 if held.startswith(edge) else held.find(b"\r\n" + edge) + 2
+            if at == 1:
+                self._lost = len(held) > FIELD_BYTES_MAX
+                return False
+            self._at = at + len(edge)
+            return True
+        if len(held) < self._at + 2 or held.startswith(b"--", self._at):  # what follows the last edge is no part
+            self._lost = len(held) >= self._at + 2
+            return False
+        head_end = held.find(b"\r\n\r\n", self._at, self._at + FIELD_BYTES_MAX)
+        if head_end < 0:
+            self._lost = len(held) - self._at >= FIELD_BYTES_MAX
+            return False
+        head = bytes(held[self._at : head_end])
+        start = head_end + 4
+        name = _NAME.search(head)
+        if name is not None and _FILE.search(head) is None:
+            end = held.find(b"\r\n" + edge, start, start + FIELD_BYTES_MAX)
+            if end >= 0:
+                self._note((name[1] or name[2] or b"").decode("utf-8", "replace"), start, end)
+            elif len(held) - start < FIELD_BYTES_MAX:
+                return False
+        self._skipped = start - 2
+        return self._skip()
+
+    def _skip(self) -> bool:
+        """To the edge behind the present part; what has been searched isn't searched again."""
+        edge = b"\r\n" + self._edge
+        end = self.held.find(edge, self._skipped)
+        if end < 0:
+            self._skipped = max(self._skipped, len(self.held) - len(edge) + 1)
+            return False
+        self._at = end + len(edge)
+        self._skipped = 0
+        self._parts += 1
+        self._lost = self._parts > FIELDS_MAX
+        return True
+
+    def _note(self, name: str, start: int, end: int) -> None:
+        if name in _WANTED and name not in self._values:
+            self._values[name] = self.held[start:end].decode("utf-8", "replace")
+            if name == "model":
+                self.model_span = (start, end)
+                self.found = True
+
+
+def form_peek(request: Request) -> FormPeek | None:
+    """The fields of a form that is here as a whole; None where it isn't one."""
+    match = _BOUNDARY.match(content_type(request.facts).strip())
+    if match is None:
+        return None
+    peek = FormPeek(match[1] or match[2])
+    peek.feed(request.body)
+    return peek
+
+
+def peek_for(kind: bytes, multipart: bool) -> JsonPeek | FormPeek | None:
+    """How to look into a body of this type; None where a form says no boundary."""
+    if not multipart:
+        return JsonPeek()
+    match = _BOUNDARY.match(kind.strip())
+    return None if match is None else FormPeek(match[1] or match[2])

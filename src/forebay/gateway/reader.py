@@ -1,0 +1,344 @@
+"""Bytes of one client's connection to requests, one at a time: what follows a request is not looked at until that one is answered.
+
+Every head is parsed whole, by llhttp, and every body is cut off at its last byte here, so that where reads end never
+changes what is understood. No socket, no clock: the connection feeds it, and sees to what it finds.
+"""
+
+import re
+from collections.abc import Callable
+
+import httptools
+
+from forebay.gateway import bounds
+from forebay.gateway.answers import BAD_HTTP, BODIES_FULL, HEAD_TOO_LARGE, ErrorReply, body_too_large
+from forebay.gateway.chunks import BadChunk, Chunks
+from forebay.gateway.heads import HeadFacts, without_upgrade
+from forebay.gateway.request import LargeRequest, Peek, Request, hold, whole
+from forebay.spec.types import Limits
+
+BETWEEN, HEAD, BODY = 0, 1, 2
+_HEAD_END = b"\r\n\r\n"
+_START = re.compile(rb"[A-Z][A-Z-]* [!-~]+ HTTP/1\.[01]\r\n")
+"""Of a head. llhttp would take other protocols too, and versions that there are none of."""
+
+
+class Intake:
+    """What the connections of one server share: limits, and the budget of all bodies. ``peek(request)``: how to look into
+    a body over the limit; None where such a one is refused."""
+
+    def __init__(self, limits: Limits, peek: Callable[[Request], Peek | None]) -> None:
+        self.limits = limits
+        self.peek = peek
+        self.bodies_bytes = 0
+        self.tick = 0
+
+
+def no_peek(_: Request) -> None:
+    """No body may be over the limit."""
+
+
+class RequestReader:
+    """Feed it reads; the ``on_…`` methods are llhttp's callbacks."""
+
+    __slots__ = (
+        "_chunks",
+        "_facts",
+        "_framing_bytes_max",
+        "_fresh",
+        "_headers",
+        "_intake",
+        "_known",
+        "_known_headers",
+        "_large",
+        "_left",
+        "_length",
+        "_parser",
+        "_partial",
+        "_pieces",
+        "_request",
+        "fed_bytes",
+        "phase",
+        "refused",
+        "repeats",
+        "started",
+        "target",
+        "waits_for_leave",
+        "whole",
+    )
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+        self._parser: httptools.HttpRequestParser | None = None
+        self._partial = bytearray()  # of a head
+        self.target = b""
+        """Of the last head."""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._length = 0
+        # Of the last request, and what they mean. A list of its own: the first head is read into the other one.
+        self._known_headers: list[tuple[bytes, bytes]] = []
+        self._known = HeadFacts(self._known_headers)
+        self._fresh: Request | None = None  # whose head the parser has just ended
+        self._request: Request | None = None  # whose body is being read
+        self._large: LargeRequest | None = None  # the same, if it is one
+        self._pieces: list[bytes | bytearray] = []
+        self._chunks: Chunks | None = None
+        self._left = 0  # of a body of known length
+        self._framing_bytes_max = 0
+        self.repeats = False
+        """The last head's fields were those of the one before it."""
+        self.phase = BETWEEN
+        self.fed_bytes = 0
+        """Of the present request."""
+        self.started = 0
+        """The tick at which it began."""
+        self.waits_for_leave = False
+        """The client sends the body once it is told to."""
+        self.whole: Request | None = None
+        """One that can be handled now; whoever takes it sets None."""
+        self.refused: ErrorReply | None = None
+        """What is wrong; nothing is read any more."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what was read, up to the end of one request (or the part of it that suffices); returns the rest, for later."""
+        at, size = 0, len(data)
+        while at < size and self.whole is None and self.refused is None:
+            begun = at
+            if self.phase != BODY:
+                at = self._feed_head(data, at)
+            else:
+                at = self._feed_body(data, at)
+                if self.phase == BETWEEN:
+                    break
+            self.fed_bytes += at - begun
+            if self.phase == BODY and self.fed_bytes > self._framing_bytes_max:
+                self.refuse(body_too_large(self._body_bytes_max()))
+        if self.phase == BETWEEN:
+            self.fed_bytes = 0
+        elif self._large is not None and self.whole is self._large:
+            self.whole.body = bytes(self._large.peek.held)
+        return data[at:] if at < size else b""
+
+    def refuse(self, error: ErrorReply) -> None:
+        """What is being read is not answered but by ``error``; the first refusal counts."""
+        if self.refused is not None:
+            return
+        self.refused = error
+        self._pieces = []
+        large = self._large
+        if large is not None and large.taker is not None:
+            large.taker.body_refused(error)
+        elif self._request is not None:
+            self._intake.bodies_bytes -= self._request.held_bytes
+            self._request.held_bytes = 0
+        self._request = self._large = self.whole = None
+
+    def close(self) -> None:
+        """The connection is lost: nothing is held any more."""
+        if self._request is not None and (self._large is None or self._large.taker is None):
+            self._intake.bodies_bytes -= self._request.held_bytes
+            self._request.held_bytes = 0
+        self._request = self._large = None
+        self._pieces = []
+
+    # -- heads --------------------------------------------------------------------------------------------------------
+
+    def _feed_head(self, data: bytes, at: int) -> int:
+        partial = self._partial
+        if not partial:
+            while at < len(data) and data[at] in _HEAD_END:
+                at += 1  # RFC 9112 §2.2: empty lines before a request are ignored
+            if at == len(data):
+                return at
+            self.phase = HEAD
+            self.started = self._intake.tick
+            end = data.find(_HEAD_END, at) + 4
+            if end > 3:
+                self._head(data[at:end])
+                return end
+            partial += data[at:]
+        else:
+            searched = max(0, len(partial) - 3)
+            before = len(partial)
+            partial += data[at:]
+            end = partial.find(_HEAD_END, searched) + 4
+            if end > 3:
+                head = bytes(partial[:end])
+                self._partial = bytearray()
+                self._head(head)
+                return at + end - before
+        if not 0x41 <= partial[0] <= 0x5A:
+            self.refuse(BAD_HTTP)
+        elif len(partial) > self._intake.limits.head_bytes_max:
+            self.refuse(HEAD_TOO_LARGE)
+        return len(data)
+
+    def _head(self, head: bytes) -> None:
+        if not 0x41 <= head[0] <= 0x5A:
+            self.refuse(BAD_HTTP)
+            return
+        if len(head) > self._intake.limits.head_bytes_max:
+            self.refuse(HEAD_TOO_LARGE)
+            return
+        if _START.match(head) is None:
+            self.refuse(BAD_HTTP)
+            return
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = httptools.HttpRequestParser(self)
+        self.target = b""
+        self._fresh = None
+        self._length = 0
+        if self._headers:
+            self._headers = []
+        try:
+            parser.feed_data(without_upgrade(head))
+        except (httptools.HttpParserUpgrade, httptools.HttpParserError):  # CONNECT is an upgrade
+            self.refuse(BAD_HTTP)
+            return
+        if self._fresh is None:
+            self.refuse(BAD_HTTP)
+        else:
+            self._judge(self._fresh)
+
+    def on_url(self, url: bytes) -> None:
+        """The target may come in pieces."""
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep it; the body's length apart, since the rest is mostly what it was the last time."""
+        if len(name) == 14 and name.lower() == b"content-length":
+            self._length = int(value)
+        else:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Ask the parser what it will have forgotten after this."""
+        parser = self._parser
+        assert parser is not None
+        request = self._fresh = Request(self.target)
+        request.method = parser.get_method()
+        request.modern = parser.get_http_version() == "1.1"
+        request.keep_alive = parser.should_keep_alive()
+
+    def _judge(self, request: Request) -> None:
+        """Say what the head means, before any of the body is read."""
+        headers = self._headers
+        self.repeats = headers == self._known_headers
+        if not self.repeats:
+            self._known_headers, self._known = headers, HeadFacts(headers)
+        self._headers = []
+        facts = self._known
+        request.facts = facts
+        if len(headers) > bounds.HEADERS_MAX:
+            self.refuse(HEAD_TOO_LARGE)
+        elif facts.coding and (facts.coding != b"chunked" or not request.modern):
+            self.refuse(BAD_HTTP)
+        else:
+            self._begin_body(request, bool(facts.coding))
+
+    def _begin_body(self, request: Request, chunked: bool) -> None:
+        limits = self._intake.limits
+        if not chunked and not self._length:
+            self.phase = BETWEEN
+            self.whole = request
+            return
+        self._parser = None  # this one would wait for the body
+        self.phase = BODY
+        self._request = request
+        self._chunks = Chunks() if chunked else None
+        self._left = self._length
+        self.waits_for_leave = request.facts.expects
+        self._framing_bytes_max = limits.head_bytes_max + bounds.FRAMING_FACTOR_MAX * limits.body_bytes_max
+        if self._length > limits.body_bytes_max:
+            self._grow(request)
+
+    # -- bodies -------------------------------------------------------------------------------------------------------
+
+    def _feed_body(self, data: bytes, at: int) -> int:
+        chunks = self._chunks
+        if chunks is None:
+            part = data[at : at + self._left]
+            self._left -= len(part)
+            self._take(part)
+            if not self._left:
+                self._end_body()
+            return at + len(part)
+        parts: list[bytes] = []
+        try:
+            at = chunks.feed(data, at, parts)
+        except BadChunk:
+            self.refuse(BAD_HTTP)
+            return len(data)
+        for part in parts:
+            self._take(part)
+        if chunks.done:
+            self._end_body()
+        return at
+
+    def _take(self, part: bytes) -> None:
+        """Keep it within the bounds, or pass it on."""
+        request, large = self._request, self._large
+        if request is None:
+            return  # refused
+        intake, size = self._intake, len(part)
+        limits = intake.limits
+        if large is not None:
+            large.received_bytes += size
+            if large.received_bytes > limits.streamed_body_bytes_max:
+                self.refuse(body_too_large(limits.streamed_body_bytes_max))
+                return
+            if large.taker is not None:
+                large.taker.body_part(part)
+                return
+        intake.bodies_bytes += size
+        request.held_bytes += size
+        if large is None and request.held_bytes > limits.body_bytes_max:
+            large = self._grow(request)
+        if large is None:
+            hold(self._pieces, part)
+            full = intake.bodies_bytes > limits.bodies_bytes_max
+        else:
+            large.peek.feed(part)
+            found = large.peek.found
+            full = intake.bodies_bytes > limits.bodies_bytes_max * (1.0 if found else bounds.LARGE_BODIES_FRACTION)
+            if found and self.whole is None:
+                large.hand_over()
+                self.whole = large
+        if full:
+            self.refuse(BODIES_FULL)
+
+    def _grow(self, request: Request) -> LargeRequest | None:
+        """It is over the bound of what is held: go on in the way of large ones, if there is one for it and it isn't over their bound."""
+        limits = self._intake.limits
+        peek = self._intake.peek(request)
+        if peek is None or self._length > limits.streamed_body_bytes_max:
+            self.refuse(body_too_large(self._body_bytes_max() if peek is not None else limits.body_bytes_max))
+            return None
+        for piece in self._pieces:
+            peek.feed(bytes(piece))
+        self._pieces = []
+        large = self._request = self._large = LargeRequest(request, peek, self._length or None)
+        self._framing_bytes_max = limits.head_bytes_max + bounds.FRAMING_FACTOR_MAX * limits.streamed_body_bytes_max
+        return large
+
+    def _end_body(self) -> None:
+        request, large = self._request, self._large
+        self.phase = BETWEEN
+        self._request = self._large = self._chunks = None
+        if request is None:
+            return
+        if large is not None:
+            large.ended = True
+            large.keep_alive = large.stays_alive
+            if large.taker is not None:
+                large.taker.body_end()
+                return
+            large.body = bytes(large.peek.held)
+        else:
+            request.body = whole(self._pieces)
+            self._pieces = []
+        self.whole = request
+
+    def _body_bytes_max(self) -> int:
+        limits = self._intake.limits
+        return limits.streamed_body_bytes_max if self._large is not None else limits.body_bytes_max

@@ -1,0 +1,74 @@
+"""Every path that is passed on to engines, and in which way. What is not named here never reaches one.
+
+Engines have routes that no client may reach, such as vLLM's ``/pause``, ``/sleep`` and ``/v1/load_lora_adapter``; so this
+is a list of what is allowed, and a path is compared as it was sent, byte for byte.
+"""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+from forebay.gateway.answers import ErrorReply
+from forebay.gateway.body import Ask, decode, decode_loose, decode_responses
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One path that is asked with POST."""
+
+    decode: Callable[[bytes], Ask | ErrorReply]
+    plain: bool = False
+    """None of what follows but ``generates``: the way that nearly all requests take."""
+    generates: bool = False
+    """Tokens are made: the answer's length is estimated, and bounded by the client."""
+    typed: bool = False
+    """Its streams' events name their type, and its usage is in input and output tokens."""
+    stateful: bool = False
+    """Engines keep the answer, and may be asked for it again."""
+    multipart: bool = False
+    """The body is a form; its size says nothing of tokens."""
+    binary: bool = False
+    """The answer is passed on from its first byte, whatever it is."""
+    light: bool = False
+    """No work for a GPU: any replica answers at once, without a permit."""
+
+
+_CHAT = Route(decode, plain=True, generates=True)
+_POOLED = Route(decode_loose, plain=True)
+_FORM = Route(decode_loose, generates=True, typed=True, multipart=True)
+_LIGHT = Route(decode_loose, light=True)
+
+POSTS: dict[bytes, Route] = {
+    b"/v1/chat/completions": _CHAT,
+    b"/v1/completions": _CHAT,
+    b"/v1/embeddings": Route(decode, plain=True),
+    b"/v1/responses": Route(decode_responses, generates=True, typed=True, stateful=True),
+    b"/v1/messages": Route(decode, generates=True, typed=True),
+    b"/v1/messages/count_tokens": Route(decode, light=True),
+    b"/v1/audio/transcriptions": _FORM,
+    b"/v1/audio/translations": _FORM,
+    b"/v1/audio/speech": Route(decode, typed=True, binary=True),
+    b"/v1/images/generations": Route(decode_loose, typed=True),
+    b"/v1/images/edits": Route(decode_loose, typed=True, multipart=True),
+    b"/v1/images/variations": Route(decode_loose, multipart=True),
+    b"/v1/moderations": _POOLED,
+    b"/v1/rerank": _POOLED,
+    b"/v2/rerank": _POOLED,
+    b"/rerank": _POOLED,
+    b"/v1/score": _POOLED,
+    b"/score": _POOLED,
+    b"/classify": _POOLED,
+    b"/pooling": _POOLED,
+    b"/v1/chat/completions/batch": _CHAT,
+    b"/tokenize": _LIGHT,
+    b"/detokenize": _LIGHT,
+}
+
+_KEPT = re.compile(rb"/v1/responses/([A-Za-z0-9_-]{1,128})(/cancel|/input_items)?")
+_KEPT_METHODS = {None: (b"GET", b"DELETE"), b"/cancel": (b"POST",), b"/input_items": (b"GET",)}
+
+
+def kept_response(path: bytes) -> tuple[str, tuple[bytes, ...]] | None:
+    """The id in a path that asks for an answer kept by an engine, and the methods it may be asked with."""
+    match = _KEPT.fullmatch(path)
+    return None if match is None else (match[1].decode(), _KEPT_METHODS[match[2]])

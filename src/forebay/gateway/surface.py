@@ -1,0 +1,91 @@
+"""Calls to the endpoints besides chat and completions: what differs in their streams, their answers and their errors."""
+
+import msgspec
+
+from forebay.admission.effects import Dispatch
+from forebay.domain.shape import Usage
+from forebay.gateway.answers import ErrorReply
+from forebay.gateway.body import previous_of
+from forebay.gateway.dialects import error_end
+from forebay.gateway.holders import Holder
+from forebay.gateway.relay import Call
+from forebay.gateway.sse import EventStream
+from forebay.gateway.typed import TypedStream, typed_usage
+from forebay.gateway.whole import WholeBody
+from forebay.ports.upstream import ResponseHead
+
+
+class TypedCall(Call):
+    """One whose events name their type."""
+
+    __slots__ = ()
+
+    def _ask_more(self) -> None:
+        """Nothing: these tell their usage unasked, and know no token ids."""
+
+    def _stream_of(self, head: ResponseHead) -> EventStream:
+        return TypedStream(head.chunked, self._request.modern)
+
+    def _end_of_stream(self, error: ErrorReply) -> bytes:
+        stream = self._stream
+        if isinstance(stream, TypedStream):
+            return error_end(error, self._request.target, stream.response, stream.next_sequence_number)
+        return super()._end_of_stream(error)
+
+    def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
+        return typed_usage(body)[0], False
+
+    def _counted_usage(self) -> Usage | None:
+        stream = self._stream
+        if isinstance(stream, TypedStream) and stream.usage is None and stream.begun is not None:
+            return Usage(stream.begun.prompt_tokens, stream.events, stream.begun.cached_tokens, exact=False)
+        return super()._counted_usage()
+
+
+class ResponsesCall(TypedCall):
+    """An answer that its engine keeps: whoever goes on from it is sent to the same replica.
+
+    Admission chose a replica by its room; where the answer lies elsewhere the permit stays with the one chosen, since the
+    other would only answer that it knows nothing of it.
+    """
+
+    __slots__ = ()
+
+    def dispatch(self, effect: Dispatch) -> None:
+        """Send it, where it can go on."""
+        previous = previous_of(self._ask)
+        if previous is not None and not self._retries:
+            holder = self._context.holders.find(previous)
+            if holder is not None and self._context.serves(holder.url):
+                effect = msgspec.structs.replace(effect, url=holder.url)
+        super().dispatch(effect)
+
+    def _open_stream(self, piece: bytes) -> None:
+        if isinstance(self._stream, TypedStream):
+            self._keep(self._stream.response_id)
+        super()._open_stream(piece)
+
+    def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
+        usage, response_id = typed_usage(body)
+        self._keep(response_id)
+        return usage, False
+
+    def _keep(self, response_id: str) -> None:
+        self._context.holders.learn(response_id, Holder(self._replica_url, self._team))
+
+
+class BinaryCall(TypedCall):
+    """Sound, as it is made: the first byte commits, since whoever listens should not wait for the last."""
+
+    __slots__ = ()
+
+    def _take(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+        head = self._answer
+        if head is not None and head.status == 200 and self._whole is None and not last:
+            if not body:
+                return
+            held = self._whole = WholeBody(head, self._request.modern)
+            self._wire_bytes += len(wire)
+            self._write_head(held.flow(body, False), head.content_length, held.framed)
+            return
+        super()._take(wire, body, whole, last)

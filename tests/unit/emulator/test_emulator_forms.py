@@ -1,0 +1,139 @@
+"""The emulator's endpoints besides chat and completions: the same work, in each one's own form."""
+
+import json
+
+import pytest
+
+from forebay.emulator.forms import FORMS, KEPT_MAX
+
+TEXT = "x" * 400
+FORM = b'--B\r\ncontent-disposition: form-data; name="model"\r\n\r\ntiny\r\n--B\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\nabc\r\n--B--\r\n'
+
+
+def ask(serve, *asked, method="POST"):
+    """The answers to one request after the other, on one engine."""
+
+    async def main(world):
+        client = await world.connect()
+        answers = [await client.request(method if body is not None else "GET", path, body) for path, body in asked]
+        return answers, await world.metrics()
+
+    return serve(main)
+
+
+def typed(response):
+    return [
+        (name.removeprefix("event: "), json.loads(data)) for name, _, data in (event.partition("\ndata: ") for _, event in response.events)
+    ]
+
+
+def test_a_response_whole_and_kept(serve):
+    (answer, again, other), metrics = ask(
+        serve, ("/v1/responses", {"input": TEXT, "max_output_tokens": 5}), ("/v1/responses/none", None), ("/v1/responses/none/cancel", {})
+    )
+    assert answer.json["usage"]["input_tokens"] == 100
+    assert answer.json["usage"]["output_tokens"] == len(answer.json["output"][0]["content"][0]["text"].split()) == 5
+    assert (again.status, other.status) == (404, 404)
+    assert metrics["vllm:generation_tokens_total"] == 5
+
+
+def test_a_kept_response_is_told_again(serve):
+    async def main(world):
+        client = await world.connect()
+        told = (
+            await client.request("POST", "/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]})
+        ).json
+        assert (await client.request("GET", f"/v1/responses/{told['id']}")).json == told
+        world.engine._generation.kept.update({str(number): b"{}" for number in range(KEPT_MAX)})
+        await client.request("POST", "/v1/responses", {"input": "a", "max_output_tokens": 1})
+        assert (await client.request("GET", f"/v1/responses/{told['id']}")).status == 404
+
+    serve(main)
+
+
+def test_a_response_streams_a_token_an_event(serve):
+    (answer,), _ = ask(serve, ("/v1/responses", {"input": TEXT, "max_output_tokens": 6, "stream": True}))
+    events = typed(answer)
+    assert answer.complete
+    assert [data["type"] for _, data in events] == [name for name, _ in events]
+    assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
+    assert [name for name, _ in events].count("response.output_text.delta") == 6
+    text = "".join(data["delta"] for name, data in events if name.endswith("delta"))
+    assert events[-1][1]["response"]["output"][0]["content"][0]["text"] == text
+
+
+def test_a_message_whole_and_streamed(serve):
+    asked = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 4, "system": "x" * 40}
+    (whole, stream, counted, wrong), _ = ask(
+        serve,
+        ("/v1/messages", asked),
+        ("/v1/messages", {**asked, "stream": True}),
+        ("/v1/messages/count_tokens", asked),
+        ("/v1/messages", {"messages": []}),
+    )
+    assert whole.json["usage"] == {"input_tokens": 110, "output_tokens": 4}
+    assert whole.json["stop_reason"] == "max_tokens"
+    names = [name for name, _ in typed(stream)]
+    assert names == [
+        "message_start",
+        "content_block_start",
+        *["content_block_delta"] * 4,
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+    assert counted.json == {"input_tokens": 100}
+    assert wrong.status == 400
+
+
+@pytest.mark.parametrize(("fault", "last"), [("engine_dead", "error"), ("crash", None)])
+def test_a_message_whose_engine_dies(serve, fault, last):
+    async def main(world):
+        client = await world.connect()
+        client.send("POST", "/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 500, "stream": True})
+        answer = await client.read(events_max=5)
+        await world.fault(kind=fault)
+        rest = await read_on(client)
+        assert (last is not None and f"event: {last}" in rest) or (last is None and "message_stop" not in rest)
+        assert len(answer.events) == 5
+
+    async def read_on(client):
+        got = b""
+        try:
+            while piece := await client.reader.read(65536):
+                got += piece
+        except ConnectionError:
+            pass
+        return got.decode()
+
+    serve(main)
+
+
+def test_pooled_answers(serve):
+    (vectors, packed, ranks, scores, pooled), metrics = ask(
+        serve,
+        ("/v1/embeddings", {"input": [TEXT, "a"]}),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b", "c"]}),
+        ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}),
+        ("/pooling", {"input": "a"}),
+    )
+    assert [len(row["embedding"]) for row in vectors.json["data"]] == [8, 8]
+    assert vectors.json["usage"]["prompt_tokens"] == 101
+    assert isinstance(packed.json["data"][0]["embedding"], str)
+    assert [row["document"]["text"] for row in ranks.json["results"]] == ["b", "c"]
+    assert len(scores.json["data"]) == 2
+    assert len(pooled.json["data"][0]["data"]) == 8
+    assert metrics["vllm:prompt_tokens_total"] >= 101
+
+
+def test_sound_and_tokens(serve):
+    (transcript, tokens), _ = ask(serve, ("/v1/audio/transcriptions", FORM), ("/tokenize", {"prompt": TEXT}))
+    assert len(transcript.json["text"].split()) == 16
+    assert tokens.json["count"] == 100
+
+
+@pytest.mark.parametrize("path", sorted(FORMS))
+def test_what_is_not_a_request_is_400(serve, path):
+    (answer,), _ = ask(serve, (path, {"input": 5, "documents": 5, "messages": 5}))
+    assert answer.status == (200 if "audio" in path else 400)
