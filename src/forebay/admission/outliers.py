@@ -149,7 +149,7 @@ class Outliers:
         assert not self.suspects.intersection(self.out), "an ejected replica is only suspected"
         assert self.suspects <= self._records.keys(), "a replica that left is suspected"
         for replica, record in self._records.items():
-            assert record.failures < FAILURES_IN_A_ROW or self._full or record.out_until_s is not None, f"{replica} stays in for nothing"
+            assert record.failures < FAILURES_IN_A_ROW, f"{replica} has failed often enough, and nothing came of it"
             assert not record.probing or record.out_until_s is not None, f"{replica} is probed though it is in routing"
 
     @property
@@ -162,6 +162,7 @@ class Outliers:
 
     def _eject(self, replica: str, record: _Record, why: str, now_s: float, *, stalled: bool) -> list[Effect]:
         if self._full:
+            record.failures = min(record.failures, FAILURES_IN_A_ROW - 1)  # its next one asks again
             return []
         record.ejected += 1
         for_s = _time_out_s(record.ejected)

@@ -33,10 +33,9 @@ class ToldStream(EventStream):
     __slots__ = (
         "_end",
         "_end_bytes",
+        "_head_bytes_max",
         "_ids",
         "_mid",
-        "_mid_bytes",
-        "_quote_max",
         "_ready",
         "_reasons",
         "_running",
@@ -59,18 +58,22 @@ class ToldStream(EventStream):
         self._reasons = False  # the text of plain events is reasoning
         self._ready = False  # nothing stands against events passing
         self._mid = self._end = b""  # from the text's end to what varies; from the text's end on, as the client gets it
-        self._mid_bytes = self._end_bytes = self._quote_max = self._varies_end = 0
+        self._end_bytes = self._head_bytes_max = self._varies_end = 0
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         """The hot path: a read that is the last plain event again, with other content and another token."""
-        if self._untold:
-            super().data(wire, body, whole, last)
-            return
-        if self._ready and body.startswith(self._before) and body.endswith(self._after) and not last:
-            start = self._text_start
-            quote = body.find(_QUOTE, start, self._quote_max)
-            varies = body[quote + self._mid_bytes : self._varies_end]
-            if quote > start and body.startswith(self._mid, quote) and body.find(_NEWLINE, start, quote) < 0:
+        if self._ready:
+            head, _, tail = body.partition(self._mid)
+            if (
+                head.startswith(self._before)
+                and tail.endswith(self._after)
+                and (text := head[self._text_start :])
+                and _QUOTE not in text
+                and _NEWLINE not in text
+                and len(head) < self._head_bytes_max
+                and not last
+            ):
+                varies = tail[: self._varies_end]
                 if varies.isdigit():
                     ids = self._ids
                     ids += varies
@@ -83,13 +86,16 @@ class ToldStream(EventStream):
                 events = self.events = self.events + 1
                 self.wire_bytes += len(wire)
                 write = self._write
-                write(HEADS[quote + self._end_bytes] + body[:quote] + self._end)
+                write(HEADS[len(head) + self._end_bytes] + head + self._end)
                 if events >= self.report_at:
                     self._report()
                 return
         self._slowly(wire, body, whole, last)
 
     def _slowly(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+        if self._untold:
+            super().data(wire, body, whole, last)
+            return
         self.wire_bytes += len(wire)
         self._attend(wire, body, whole, last)
         emitted = self.emitted
@@ -119,11 +125,11 @@ class ToldStream(EventStream):
         self._before, self._text_start = body[:start], start
         self._reasons = match[1].startswith(b"reasoning")
         self._ids = self.emitted.pending if self._reasons else self.emitted.ids
-        self._mid, self._mid_bytes = rest[:begin], begin
+        self._mid = rest[:begin]
         self._after, self._varies_end = rest[end:], end - len(rest)
         shown = without_ids(rest) if self._wants.ids else without_usage(rest)
         self._end, self._end_bytes = shown + b"\r\n", len(shown)
-        self._quote_max = len(HEADS) - len(shown)
+        self._head_bytes_max = len(HEADS) - len(shown)
 
     def counted(self) -> Usage | None:
         """From the last usage told, else from the ids of prompt and tokens."""

@@ -44,6 +44,15 @@ def test_no_more_than_half_of_a_pool_is_out_and_a_pool_of_one_never():
     assert _fail(_pool("only"), "only", 0.0) == []
 
 
+def test_one_that_could_not_be_ejected_is_when_there_is_room_and_it_fails_again():
+    outliers = _pool("a", "b")
+    _fail(outliers, "a", 0.0)
+    assert _fail(outliers, "b", 0.0) == []
+    outliers.roster(["b", "c"])
+    outliers.check()
+    assert outliers.bad("b", "500", 1.0) == [Eject("b", "500", EJECT_S, stalled=False)]
+
+
 def test_the_time_out_grows_with_each_bad_probe_up_to_a_bound_and_is_forgiven():
     outliers = _pool("a", "b")
     _fail(outliers, "a", 0.0)
@@ -157,7 +166,7 @@ class Ejections(RuleBasedStateMachine):
 
 
 TestEjections = Ejections.TestCase
-TestEjections.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestEjections.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.parametrize("replica", ["nobody", ""])
