@@ -1,14 +1,26 @@
-"""The three budgets of one replica, and the permits that take from them.
+"""The budgets of one replica, and the permits that take from them.
 
-All must fit: KV tokens at their peak, sequence slots, and outstanding uncached prefill tokens. KV alone would let a
-prefill-heavy workload queue up inside the engine, where it can no longer be ordered, moved or refused. The sums are
+All must fit: KV tokens at their peak, sequence slots, outstanding uncached prefill tokens, and the time of a decode step. KV alone
+would let a prefill-heavy workload queue up inside the engine, where it can no longer be ordered, moved or refused. The sums are
 kept as permits come and go, so that most questions are answered without looking at the permits: only where adding up
-worst cases does not fit is the exact peak computed, and a refusal is remembered until something is freed.
+worst cases does not fit is the peak computed, and a refusal is remembered until something is freed.
 """
 
+from collections.abc import Collection
+
 from forebay.admission.kv import outlived_tokens, peak_kv_tokens
+from forebay.admission.peaks import Peaks
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
+
+EXACT_MAX = 24
+"""Up to so many permits the peak is computed exactly, from all of them; from buckets beyond."""
+RESERVE = 0.04
+"""Share of the slots and the KV that preemptible work leaves free while others come, so that few of it have to give their place up."""
+BACKFILL_PREFILL = 0.25
+"""Share of the prefill budget that preemptible work may take then: what is outstanding is prefilled before the next prompt."""
+NOT_KEPT = 1_000_000
+"""More than any lane's index."""
 
 
 class Replica:
@@ -31,6 +43,17 @@ class Replica:
         self.chosen_seq = 0
         self.rank = (0.0, 0, 0)
         """Fraction of the tightest budget in use, streams, and when it was last chosen: the lowest is chosen first. As of ``weigh``."""
+        self.kept_for: Ticket | None = None
+        """Who alone of its lane and less important ones may be let in…"""
+        self.kept_index = NOT_KEPT
+        """…and the index of that lane."""
+        self.freed_seq = 0
+        """The change at which something was last freed."""
+        self.preemptible = 0
+        """Permits of preemptible requests."""
+        self.courteous = False
+        """Whether others than preemptible requests come, so that those leave a reserve."""
+        self._peaks: Peaks | None = None
         self._unweighed = unweighed
         self._weighed = True
         self.capacity = listed.capacity
@@ -50,37 +73,89 @@ class Replica:
             self._changed()
 
     def fits(self, ticket: Ticket) -> bool:
-        """Whether all three budgets (and the context limit) hold with ``ticket``.
+        """Whether all budgets (and the context limit) hold with ``ticket``, and the space is not kept for another.
 
-        A prompt larger than the whole prefill budget is let in where no prefill is outstanding: it has to run somewhere.
+        A prompt larger than the whole prefill budget is let in where no prefill is outstanding: it has to run somewhere. So is one
+        that alone makes steps longer than the ITL promise.
         """
         capacity = self.capacity
-        if self.sequences + ticket.sequences > capacity.sequences or ticket.longest > capacity.context_tokens:
+        sequences = self.sequences + ticket.sequences
+        if sequences > capacity.sequences or ticket.longest > capacity.context_tokens:
             return False
+        lane = ticket.lane
+        if lane.index >= self.kept_index and ticket is not self.kept_for:
+            return False
+        kv_tokens = capacity.kv_tokens
+        prefill_tokens = capacity.prefill_tokens
+        if lane.preemptible and self.courteous:
+            if sequences > capacity.sequences - int(RESERVE * capacity.sequences):
+                return False
+            kv_tokens -= int(RESERVE * kv_tokens)
+            prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
         outstanding = self.prefill_tokens
-        if outstanding and outstanding + ticket.uncached > capacity.prefill_tokens:
+        if outstanding and outstanding + ticket.uncached > prefill_tokens:
             return False
-        if self.worst_tokens + ticket.total <= capacity.kv_tokens:
+        if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
+            return False
+        if self.worst_tokens + ticket.total <= kv_tokens:
             return True
-        return self._fits_at_peak(ticket)
+        return self._fits_at_peak(ticket, kv_tokens)
 
-    def _fits_at_peak(self, ticket: Ticket) -> bool:
-        if self.held_tokens + ticket.prompt > self.capacity.kv_tokens:
+    def _step_s(self, sequences: int, more_tokens: int) -> float:
+        """How long a decode step takes with so many sequences and so many more KV tokens than now."""
+        capacity = self.capacity
+        held_tokens = self.held_tokens + more_tokens
+        return capacity.step_base_s + capacity.step_per_sequence_s * sequences + capacity.step_per_kv_token_s * held_tokens
+
+    def _fits_at_peak(self, ticket: Ticket, kv_tokens: int) -> bool:
+        if self.held_tokens + ticket.prompt > kv_tokens:
             return False
         refused = self._refused
         if refused is not None and ticket.prompt >= refused[0] and ticket.output >= refused[1] and ticket.sequences == refused[2]:
             return False
+        if len(self.permits) > EXACT_MAX:
+            peaks = self._peaks
+            if peaks is None:
+                peaks = self._peaks = Peaks()
+                for permit in self.permits.values():
+                    peaks.add(permit)
+            peak_tokens = peaks.with_one_more(ticket)
+        else:
+            peak_tokens = peak_kv_tokens(self._spread(ticket, ()))
+        if peak_tokens <= kv_tokens:
+            return True
+        if kv_tokens == self.capacity.kv_tokens:  # what a reserve refuses says nothing about others
+            self._refused = (ticket.prompt, ticket.output, ticket.sequences)
+        return False
+
+    def _spread(self, ticket: Ticket, without: Collection[Ticket]) -> list[tuple[int, int]]:
+        """``(left, cur)`` of all sequences with ``ticket``'s, but for those of ``without``."""
         spread = ticket.spread()
         permits = self.permits.values()
-        if self.sequences == len(self.permits):
+        if not without and self.sequences == len(self.permits):
             spread += [(permit.expected - permit.emitted, permit.prompt + permit.emitted) for permit in permits]
         else:
             for permit in permits:
-                spread += permit.spread()
-        if peak_kv_tokens(spread) <= self.capacity.kv_tokens:
+                if permit not in without:
+                    spread += permit.spread()
+        return spread
+
+    def fits_without(self, ticket: Ticket, victims: Collection[Ticket]) -> bool:
+        """Whether all budgets would hold with ``ticket`` in place of ``victims``."""
+        capacity = self.capacity
+        sequences = self.sequences - sum(victim.sequences for victim in victims) + ticket.sequences
+        outstanding = self.prefill_tokens - sum(victim.outstanding for victim in victims)
+        held_tokens = self.held_tokens - sum(victim.held_tokens() for victim in victims) + ticket.prompt
+        if sequences > capacity.sequences or ticket.longest > capacity.context_tokens or held_tokens > capacity.kv_tokens:
+            return False
+        if outstanding and outstanding + ticket.uncached > capacity.prefill_tokens:
+            return False
+        if capacity.itl_s and sequences > ticket.sequences and self._step_s(sequences, held_tokens - self.held_tokens) > capacity.itl_s:
+            return False
+        freed = sum(victim.prompt + victim.expected for victim in victims)
+        if self.worst_tokens - freed + ticket.total <= capacity.kv_tokens:
             return True
-        self._refused = (ticket.prompt, ticket.output, ticket.sequences)
-        return False
+        return peak_kv_tokens(self._spread(ticket, victims)) <= capacity.kv_tokens
 
     def grant(self, ticket: Ticket) -> None:
         """Give a permit; the caller has asked ``fits``."""
@@ -91,6 +166,9 @@ class Replica:
         self.held_tokens += ticket.prompt
         self.worst_tokens += ticket.total
         self.prefill_tokens += ticket.uncached
+        self.preemptible += ticket.lane.preemptible
+        if self._peaks is not None:
+            self._peaks.add(ticket)
         if self._weighed:
             self._changed()
 
@@ -102,9 +180,14 @@ class Replica:
         self.held_tokens -= ticket.prompt + ticket.emitted
         self.worst_tokens -= ticket.prompt + ticket.expected
         self.prefill_tokens -= ticket.outstanding
+        self.preemptible -= ticket.lane.preemptible
         ticket.emitted = ticket.outstanding = 0
         ticket.expected = ticket.output
         self._refused = None
+        if self._peaks is not None:
+            self._peaks.remove(ticket)
+            if len(self.permits) <= EXACT_MAX:
+                self._peaks = None
         if self._weighed:
             self._changed()
 
@@ -124,6 +207,8 @@ class Replica:
             self.worst_tokens += expected - ticket.expected
             ticket.expected = expected
             self._changed()
+        if self._peaks is not None:
+            self._peaks.moved(ticket, tokens)
 
     def _changed(self) -> None:
         if self._weighed:
@@ -165,6 +250,7 @@ class Replica:
         assert self.held_tokens == sum(ticket.held_tokens() for ticket in permits), f"{self.id}: KV tokens leaked"
         assert self.worst_tokens == sum(ticket.prompt + ticket.expected for ticket in permits), f"{self.id}: KV estimates leaked"
         assert self.prefill_tokens == sum(ticket.outstanding for ticket in permits), f"{self.id}: prefill tokens leaked"
+        assert self.preemptible == sum(ticket.lane.preemptible for ticket in permits), f"{self.id}: preemptible permits leaked"
         assert self.sequences <= self.sequences_allowed, f"{self.id}: more sequences than slots"
         assert self.listed or permits, f"{self.id}: left the roster, has no permit, and is still kept"
 

@@ -6,6 +6,7 @@ from forebay.domain.shape import Shape
 
 if TYPE_CHECKING:
     from forebay.admission.budget import Replica
+    from forebay.admission.fairness import Account
     from forebay.admission.lanes import Lane
 
 RETRIES_MAX = 8
@@ -16,7 +17,11 @@ class Ticket:
     """Queued (``queued_seq`` > 0), dispatched (``replica`` is set) or ended (neither)."""
 
     __slots__ = (
+        "account",
+        "answered",
         "arrived_s",
+        "charged_tokens",
+        "cost",
         "deadline_s",
         "dispatched_s",
         "emitted",
@@ -24,41 +29,56 @@ class Ticket:
         "expected",
         "id",
         "lane",
+        "late_at_s",
         "longest",
         "output",
         "output_max",
         "outstanding",
+        "preempted",
         "prompt",
         "queued_s",
         "queued_seq",
         "replica",
+        "returned",
         "sequences",
-        "team",
+        "skips",
         "total",
+        "tried_seq",
         "uncached",
     )
 
-    def __init__(self, ticket: int, lane: "Lane", team: str, shape: Shape, now_s: float, longest_wait_s: float | None = None) -> None:
+    def __init__(self, ticket: int, lane: "Lane", account: "Account", shape: Shape, now_s: float) -> None:
         self.id = ticket
         self.lane = lane
-        self.team = team
-        prompt = self.prompt = shape.prompt_tokens
+        self.account = account
+        """Its team, in this lane."""
+        prompt = shape.prompt_tokens
         output = self.output = self.expected = shape.output_tokens
         """Output tokens estimated at arrival; ``expected`` is re-estimated while it runs, and never less than ``emitted``."""
         self.output_max = shape.output_tokens_max
-        self.total = prompt + output
         cached = shape.cached_tokens
         self.uncached = prompt - cached if cached < prompt else 0
+        self.cost = self.uncached + 2 * output
+        """Virtual tokens its team will be charged, as estimated (`fairness.OUTPUT_COST`)."""
         sequences = self.sequences = shape.sequences
         self.longest = prompt + -(-output // sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
-        self.arrived_s = self.queued_s = self.dispatched_s = now_s
-        self.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        self.queued_seq = self.emitted = 0
+        prompt = self.prompt = prompt - shape.shared_tokens
+        """Prompt tokens whose KV is its own."""
+        self.total = prompt + output
+        self.arrived_s = self.queued_s = self.dispatched_s = self.deadline_s = self.late_at_s = now_s
+        """``deadline_s``: it is refused if it has not been started by then. ``late_at_s``: from then on its TTFT can't be met."""
+        self.queued_seq = self.emitted = self.charged_tokens = 0
         self.replica: Replica | None = None
         self.excluded: tuple[str, ...] = ()
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
+        self.answered = self.returned = False
+        """Something of its answer is with the client. It had been started before it last began to wait."""
+        self.preempted = self.skips = 0
+        """How often it gave its place up, and how often others were let past it."""
+        self.tried_seq = -1
+        """It fits nowhere as things were at this change; -1: it was not looked at."""
 
     def held_tokens(self) -> int:
         """KV tokens it holds now."""

@@ -13,11 +13,11 @@ from forebay.domain.signal import Known, Signal, Unknown
 
 
 def measured_wait_s(lanes: Sequence[Lane], lane: Lane, now_s: float) -> Signal:
-    """Tokens waiting in ``lane`` and those before it ÷ the lane's measured tokens per second; Unknown without a pace."""
+    """Virtual tokens waiting in ``lane`` and those before it ÷ the lane's measured ones per second; Unknown without a pace."""
     pace = lane.pace.tokens_per_s(now_s, lane.waiting > 0)
     if isinstance(pace, Unknown):
         return pace
-    ahead = sum(other.prompt_tokens + other.output_tokens for other in lanes[: lane.index + 1])
+    ahead = sum(other.cost_tokens for other in lanes[: lane.index + 1])
     return Known(ahead / pace.value, now_s)
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from forebay.admission.effects import Dispatch, Effect, Refuse
+from forebay.admission.effects import Dispatch, Effect, Refuse, Requeue
 from forebay.admission.estimate import Estimator
 from forebay.admission.machine import Admission
 from forebay.domain.roster import PoolLoad, RosterPool
@@ -31,6 +31,10 @@ class Caller(Protocol):
         """It has a permit: send it."""
         ...
 
+    def requeued(self) -> None:
+        """Its permit is another's: stop the engine, forget what came of the answer, and wait."""
+        ...
+
     def refused(self, effect: Refuse) -> None:
         """It has none and will get none."""
         ...
@@ -48,7 +52,7 @@ class PoolDesk:
     def __init__(self, spec: Spec, pool: Pool) -> None:
         self.name = pool.name
         self.model = pool.model
-        self.admission = Admission(pool.name, spec.tiers, pool.queued_max)
+        self.admission = Admission(pool.name, spec.tiers, pool.queued_max, {team.name: team.weight for team in spec.teams})
         self.calls: dict[int, Caller] = {}
         self.meters = {tier.name: TierMeter(pool.name, tier, pool.slo.itl_s) for tier in spec.tiers}
         models = {model.name: model for model in spec.models}
@@ -88,7 +92,7 @@ class Desk:
         ticket = call.ticket
         pool.calls[ticket] = call
         admission = pool.admission
-        effects = admission.arrive(ticket, tier.name, team, shape, now_s, tier.longest_wait_s)
+        effects = admission.arrive(ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s)
         if effects or admission.waiting:
             self._after(pool, effects)
 
@@ -155,6 +159,8 @@ class Desk:
     def _after(self, pool: PoolDesk, effects: list[Effect]) -> None:
         """Carry out ``effects``, then see to the timer."""
         if effects:
+            if len(effects) > 1:
+                effects = self._requeue_first(pool, effects)
             if len(effects) > 1 or self._carrying:
                 self._effects.extend([(pool, effect) for effect in effects])
             if not self._carrying:
@@ -163,6 +169,21 @@ class Desk:
             deadline_s = pool.admission.next_deadline_s()
             if deadline_s is not None and (self._timer is None or deadline_s < self._timer_at_s):
                 self._arm(deadline_s)
+
+    def _requeue_first(self, pool: PoolDesk, effects: list[Effect]) -> list[Effect]:
+        """Stop what lost its permit at once, before anything can come of it, whoever is on the stack; returns the other effects."""
+        others: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Requeue):
+                ticket = effect.ticket
+                # It may not even have been sent yet.
+                pending = [one for one in self._effects if not (one[0] is pool and one[1].ticket == ticket)]
+                if len(pending) < len(self._effects):
+                    self._effects = deque(pending)
+                pool.calls[ticket].requeued()
+            else:
+                others.append(effect)
+        return others
 
     def _carry_out(self, pool: PoolDesk, effects: list[Effect]) -> None:
         """The only one there is, or those queued; and then what came of them."""
@@ -201,7 +222,7 @@ def _carry_out_one(pool: PoolDesk, effect: Effect) -> None:
         call = pool.calls.get(effect.ticket)
         if call is not None:
             call.dispatch(effect)
-    else:
+    elif isinstance(effect, Refuse):
         call = pool.calls.pop(effect.ticket, None)
         if call is not None:
             call.refused(effect)

@@ -78,6 +78,7 @@ class TierMeter:
         "pool",
         "prompt_tokens",
         "queue_wait",
+        "requeued",
         "response_bytes",
         "retries",
         "shed",
@@ -98,6 +99,7 @@ class TierMeter:
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.shed: dict[Refusal, int] = dict.fromkeys(Refusal, 0)
         self.retries = 0
+        self.requeued = 0
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.completed_output_tokens = 0
@@ -195,6 +197,9 @@ class GatewayCollector(Collector):
             "arrived": CounterMetricFamily("forebay_arrived", "Requests that came.", labels=["pool", "tier"]),
             "retries": CounterMetricFamily(
                 "forebay_retries", "Tries on another replica before the first content.", labels=["pool", "tier"]
+            ),
+            "requeued": CounterMetricFamily(
+                "forebay_requeued", "Running requests that gave their place to a more important one.", labels=["pool", "tier"]
             ),
             "prompt_tokens": CounterMetricFamily("forebay_prompt_tokens", "Prompt tokens of ended requests.", labels=["pool", "tier"]),
             "output_tokens": CounterMetricFamily("forebay_output_tokens", "Output tokens of ended requests.", labels=["pool", "tier"]),

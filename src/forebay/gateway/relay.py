@@ -74,6 +74,13 @@ class Call(CallState):
         self._replica_url = effect.url
         self._send()
 
+    def requeued(self) -> None:
+        """Another took its place: stop the engine, and wait to be sent again. Nothing of an answer is out."""
+        self._drop_exchange()
+        self._meter.requeued += 1
+        self._resent = False
+        self._forget_answer()
+
     def refused(self, effect: Refuse) -> None:
         """Tell the client, in OpenAI's shape. Admission has already let go of the ticket."""
         answer = ANSWERS[effect.why]
@@ -236,6 +243,7 @@ class Call(CallState):
             if piece:
                 self._connection.write(piece)
         elif not held.add(body) and not last:
+            self._pool.admission.answered(self.ticket)
             self._write_head(held.flow(held.take(), False), head.content_length, held.framed)
 
     def _completed(self) -> None:

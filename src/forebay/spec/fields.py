@@ -204,7 +204,7 @@ TEAM = Record(
     "Who is charged.",
     (
         Field(
-            "weight", Number(0, 1e6, above=True, example=1), "Kept for fairness among teams, which this version does not do yet.", "weight"
+            "weight", Number(0, 1e6, above=True, example=1), "Its share beside other teams that wait in the same tier.", "weight"
         ),
         Field(
             "tiers",

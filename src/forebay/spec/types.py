@@ -42,6 +42,8 @@ class Tier(msgspec.Struct, frozen=True):
     ttft_s: float
     longest_wait_s: float
     preemptible: bool = False
+    min_share: float = 0.05
+    """Fraction of the tokens that it is given while it waits, however much comes of more important tiers. Nothing for the top tier."""
 
 
 class Team(msgspec.Struct, frozen=True):

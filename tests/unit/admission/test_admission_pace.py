@@ -62,9 +62,9 @@ def test_a_stalled_backlog_slows_the_pace() -> None:
 
 def test_waits_count_the_lane_and_those_before_it() -> None:
     tiers = (Tier("interactive", 0, 1, 30), Tier("standard", 1, 5, 120), Tier("batch", 2, 60, 999, True))
-    lanes = [Lane(tier, index) for index, tier in enumerate(tiers)]
+    lanes = [Lane(tier, index, {}) for index, tier in enumerate(tiers)]
     for lane, tokens in zip(lanes, (100, 1000, 10_000), strict=True):
-        lane.prompt_tokens, lane.output_tokens = tokens, 2 * tokens
+        lane.prompt_tokens, lane.output_tokens, lane.cost_tokens = tokens, 2 * tokens, 3 * tokens
     lanes[1].pace.move(0.0, False)
     drained(lanes[1].pace, 0.0, 10, 1, 330)
     lanes[1].waiting = 1
