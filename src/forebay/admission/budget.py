@@ -58,8 +58,14 @@ class Replica:
         self._weighed = True
         self.capacity = listed.capacity
         self.sequences_allowed = 0
-        self._refused: tuple[int, int, int] | None = None
-        """Prompt, output and sequences of the last KV refusal: what is no smaller need not be computed again."""
+        self._refused: tuple[int, int, int, bool] | None = None
+        """Prompt, output, sequences of the last KV refusal, and whether with a reserve: what is no smaller need not be computed again…"""
+        self._missing_tokens = 0
+        """…before so many tokens have been freed."""
+        self.prefill_wanted = False
+        """Somebody was refused for want of prefill tokens: only then is it news when some are freed."""
+        self.pauses = self.pause = 0
+        """How many frees let nobody behind the head be looked at, the last time and from now on (`pump`)."""
         self.use(listed)
 
     def use(self, listed: RosterReplica) -> None:
@@ -94,6 +100,7 @@ class Replica:
             prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
         outstanding = self.prefill_tokens
         if outstanding and outstanding + ticket.uncached > prefill_tokens:
+            self.prefill_wanted = True
             return False
         if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
             return False
@@ -111,8 +118,11 @@ class Replica:
         if self.held_tokens + ticket.prompt > kv_tokens:
             return False
         refused = self._refused
-        if refused is not None and ticket.prompt >= refused[0] and ticket.output >= refused[1] and ticket.sequences == refused[2]:
-            return False
+        reserved = kv_tokens < self.capacity.kv_tokens
+        if refused is not None:
+            prompt, output, sequences, with_reserve = refused
+            if ticket.prompt >= prompt and ticket.output >= output and ticket.sequences == sequences and reserved >= with_reserve:
+                return False
         if len(self.permits) > EXACT_MAX:
             peaks = self._peaks
             if peaks is None:
@@ -124,8 +134,8 @@ class Replica:
             peak_tokens = peak_kv_tokens(self._spread(ticket, ()))
         if peak_tokens <= kv_tokens:
             return True
-        if kv_tokens == self.capacity.kv_tokens:  # what a reserve refuses says nothing about others
-            self._refused = (ticket.prompt, ticket.output, ticket.sequences)
+        self._refused = (ticket.prompt, ticket.output, ticket.sequences, reserved)
+        self._missing_tokens = peak_tokens - kv_tokens
         return False
 
     def _spread(self, ticket: Ticket, without: Collection[Ticket]) -> list[tuple[int, int]]:
@@ -177,13 +187,18 @@ class Replica:
         del self.permits[ticket.id]
         ticket.replica = None
         self.sequences -= ticket.sequences
-        self.held_tokens -= ticket.prompt + ticket.emitted
-        self.worst_tokens -= ticket.prompt + ticket.expected
+        prompt = ticket.prompt
+        self.held_tokens -= prompt + ticket.emitted
+        worst_tokens = prompt + ticket.expected
+        self.worst_tokens -= worst_tokens
+        # No sum of what others hold falls by more than what this one would have held in the end.
+        self._missing_tokens -= worst_tokens
+        if self._missing_tokens <= 0:
+            self._refused = None
         self.prefill_tokens -= ticket.outstanding
         self.preemptible -= ticket.lane.preemptible
         ticket.emitted = ticket.outstanding = 0
         ticket.expected = ticket.output
-        self._refused = None
         if self._peaks is not None:
             self._peaks.remove(ticket)
             if len(self.permits) <= EXACT_MAX:

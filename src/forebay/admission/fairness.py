@@ -112,7 +112,7 @@ class Account:
                     found.append(ticket)
         return found
 
-    def last(self) -> Ticket:
+    def hindmost(self) -> Ticket:
         """Who has longest to go until it is late: the first to be displaced."""
         line = self._line
         while line[-1][2].queued_seq != line[-1][1]:
@@ -138,7 +138,7 @@ class Account:
 class FairOrder:
     """The teams of one lane."""
 
-    __slots__ = ("_heap", "_last", "_pushes", "_returned", "_weights", "accounts")
+    __slots__ = ("_heap", "_pushes", "_returned", "_weights", "accounts", "last")
 
     def __init__(self, weights: dict[str, float]) -> None:
         """``weights``: of each team; 1 for others. Teams come from the spec, so their number is bounded by it."""
@@ -147,7 +147,7 @@ class FairOrder:
         self._heap: list[tuple[float, int, Account]] = []
         """(counter, push number, team); a counter that has grown since is found out at the top."""
         self._pushes = 0
-        self._last: Account | None = None
+        self.last: Account | None = None
         """Whose request left the lane last."""
         self._returned: list[Ticket] = []
         """Those that had been started and came back, the last one first to go: their team was charged for them already."""
@@ -180,14 +180,14 @@ class FairOrder:
         account = ticket.account
         account.remove(ticket, now_s, started=started)
         if started:
-            self._last = account
+            self.last = account
 
     def starts(self, account: Account) -> None:
         """A request of this team starts without having waited: as if it had waited for no time."""
-        last = self._last
+        last = self.last
         if last is not account:
             self._lift(account)
-            self._last = account
+            self.last = account
 
     def charge(self, ticket: Ticket, tokens: int) -> None:
         """What ``ticket`` was given is ``tokens`` virtual tokens by now: its team is charged the difference to what it was before."""
@@ -219,14 +219,14 @@ class FairOrder:
                 found += account.behind(account.head(now_s), most - len(found))
         return found
 
-    def last(self) -> Ticket:
+    def hindmost(self) -> Ticket:
         """The first to be displaced: of the team with most waiting for its weight, who has longest to go. Those that came back go last."""
         most = max(
             (account for account in self.accounts.values() if account.waiting),
             key=Account.load,
             default=None,
         )
-        return self._returned[0] if most is None else most.last()
+        return self._returned[0] if most is None else most.hindmost()
 
     def live(self) -> list[Ticket]:
         """All that wait (for checks)."""
@@ -262,7 +262,7 @@ class FairOrder:
     def _lift(self, account: Account) -> None:
         """Up to the smallest counter of those that wait, or to that of whoever left last."""
         smallest = self._smallest() if self._heap else None
-        least = smallest or self._last
+        least = smallest or self.last
         if least is not None and account.counter < least.counter:
             account.counter = least.counter
 

@@ -58,7 +58,6 @@ class Admission:
         self._replicas = self._pump.replicas
         self._lanes = self._waiting.lanes
         self._lane_of = self._waiting.lane_of
-        self._yields = any(tier.preemptible for tier in tiers)
         self._tickets: dict[int, Ticket] = {}
 
     @property
@@ -92,31 +91,30 @@ class Admission:
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         effects: list[Effect] = []
         waiting, pump = self._waiting, self._pump
-        if waiting.count:
+        if waiting.count and self._due(now_s):
             self._expire(now_s, effects)
         self.arrived_total += 1
         order = lane.order
         entry = Ticket(ticket, lane, order.accounts.get(team) or order.account(team), shape, now_s)
         entry.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
         self._tickets[ticket] = entry
-        if self._yields and not lane.preemptible:
-            pump.came(now_s)
-        goes_next = not waiting.count or not waiting.ahead(lane, too=True)
+        replicas = self._replicas
+        if not lane.preemptible:
+            pump.urgent_s = now_s
+            if not replicas.courteous:
+                replicas.be_courteous(True)
+        goes_next = not waiting.count or not waiting.ahead(lane)
         if goes_next:
-            replica = pump.place(entry)
+            replica = replicas.choose(entry, replicas.listed)
             if replica is not None:
                 pump.start(entry, replica, now_s, effects)
                 return effects
             if pump.preempt(entry, now_s, effects):
-                return effects
-        entry.late_at_s = now_s + (lane.ttft_s if ttft_s is None else ttft_s) - self._replicas.prefill_s(entry)
-        why = self._turned_away(entry, now_s)
-        if why is not None:
-            self._refuse(entry, why, now_s, effects)
-        else:
-            self._enqueue(entry, now_s, effects)
-            if not goes_next and (waiting.count <= LOOK_MAX or waiting.first(now_s) is entry):
                 self._run(now_s, effects)
+                return effects
+            pump.found_nothing(entry)
+        entry.late_at_s = now_s + (lane.ttft_s if ttft_s is None else ttft_s) - replicas.prefill_s(entry)
+        self._wait(entry, goes_next, now_s, effects)
         return effects
 
     def first_token(self, ticket: int, now_s: float) -> list[Effect]:
@@ -130,7 +128,9 @@ class Admission:
         entry.answered = True
         if entry.outstanding:
             replica.prefilled(entry)
-            return self._freed_on(replica, now_s)
+            if replica.prefill_wanted:
+                replica.prefill_wanted = False
+                return self._freed_on(replica, now_s)
         return []
 
     def answered(self, ticket: int) -> None:
@@ -142,9 +142,13 @@ class Admission:
         entry = self._running(ticket)
         assert entry.replica is not None
         entry.replica.grow(entry, tokens)
-        given = entry.uncached + OUTPUT_COST * entry.emitted
-        if given > entry.charged_tokens:
-            entry.lane.order.charge(entry, given)
+        charged_tokens = entry.uncached + OUTPUT_COST * entry.emitted
+        more_tokens = charged_tokens - entry.charged_tokens
+        if more_tokens > 0:
+            entry.charged_tokens = charged_tokens
+            account = entry.account
+            account.given_tokens += more_tokens
+            account.counter += more_tokens * account.per_weight
 
     def finish(self, ticket: int, usage: Usage | None, now_s: float) -> list[Effect]:
         """The last byte of a dispatched request was delivered, or it failed for good: its permit ends.
@@ -247,6 +251,17 @@ class Admission:
             raise ValueError(f"ticket {ticket} holds no permit in pool {self.pool!r}")
         return entry
 
+    def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
+        """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""
+        why = self._turned_away(entry, now_s)
+        if why is not None:
+            self._refuse(entry, why, now_s, effects)
+            return
+        self._enqueue(entry, now_s, effects)
+        waiting = self._waiting
+        if not goes_next and (waiting.count <= LOOK_MAX or (entry.account.waiting == 1 and waiting.first(now_s) is entry)):
+            self._run(now_s, effects)
+
     def _turned_away(self, entry: Ticket, now_s: float) -> Refusal | None:
         """Why an arrival that can't start at once should not even wait, or None."""
         hopeless = self._replicas.hopeless(entry)
@@ -279,7 +294,7 @@ class Admission:
             if lane.waiting:
                 if lane.index < entry.lane.index:
                     return False
-                last = lane.order.last()
+                last = lane.order.hindmost()
                 if lane is entry.lane and (last.returned or entry.account.load(entry.cost) >= last.account.load()):
                     return False
                 self._refuse(last, Refusal.DISPLACED, now_s, effects)
@@ -324,13 +339,17 @@ class Admission:
     def _settle(self, now_s: float, effects: list[Effect]) -> None:
         """Room first, then deadlines: what can start at the very instant it would expire is started."""
         self._run(now_s, effects)
-        if self._waiting.count:
+        if self._waiting.count and self._due(now_s):
             self._expire(now_s, effects)
 
     def _run(self, now_s: float, effects: list[Effect]) -> None:
         """Start what can be started, and refuse what no replica will ever take."""
         while (head := self._pump.run(now_s, effects)) is not None:
             self._refuse(head, self._replicas.hopeless(head) or Refusal.NO_REPLICAS, now_s, effects)
+
+    def _due(self, now_s: float) -> bool:
+        """Whether anything may have waited for as long as it can."""
+        return self._waiting.due_s <= now_s or self._replicas.barren_since_s is not None
 
     def _expire(self, now_s: float, effects: list[Effect]) -> None:
         refused_before = self.refused_total

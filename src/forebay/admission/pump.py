@@ -6,6 +6,9 @@ skips are used up lets nobody past, so a large request starts in bounded time an
 is not preemptible takes the place of preemptible ones (`preempting`).
 """
 
+import math
+from collections.abc import Collection
+
 from forebay.admission.budget import NOT_KEPT, Replica
 from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.preempting import victims_for
@@ -15,6 +18,8 @@ from forebay.admission.waiting import Waiting
 
 SKIPS_MAX = 16
 """Others let past a head that fits nowhere."""
+PAUSES_MAX = 15
+"""Frees of a replica after which those behind the head are looked at, however often it was in vain; the head is tried each time."""
 COURTEOUS_S = 60.0
 """For so long after an arrival that is not preemptible, preemptible work leaves a reserve."""
 
@@ -32,15 +37,12 @@ class Pump:
         """…the replicas on which that was…"""
         self._freed_from = 0
         """…since this change: what was looked at before it has to be looked at on all."""
+        self._joined_before = 0
+        """Who was queued with this number or before it did not know the present roster then."""
         self._kept: tuple[Ticket, Replica] | None = None
         """Whom space is kept for, and where."""
-        self._courteous_until_s = 0.0
-
-    def came(self, now_s: float) -> None:
-        """A request came that is not preemptible."""
-        self._courteous_until_s = now_s + COURTEOUS_S
-        if not self.replicas.courteous:
-            self.replicas.be_courteous(True)
+        self.urgent_s = -math.inf
+        """When a request that is not preemptible came last."""
 
     def freed(self, replica: Replica) -> None:
         """Something was freed on ``replica``."""
@@ -52,6 +54,7 @@ class Pump:
         self._change += 1
         self._freed.clear()
         self._freed_from = self._change
+        self._joined_before = self.waiting.last_seq
         self._keep_no_more()
 
     def place(self, entry: Ticket) -> Replica | None:
@@ -62,21 +65,30 @@ class Pump:
             entry.tried_seq = self._change
         return replica
 
+    def found_nothing(self, entry: Ticket) -> None:
+        """It was looked at everywhere, and fits nowhere."""
+        entry.tried_seq = self._change
+
     def start(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
         """Give it its permit, whether it waited or not."""
         waiting = self.waiting
-        order = entry.lane.order
+        account = entry.account
         if entry.queued_seq:
             self.leave(entry, now_s, started=True)
         else:
-            order.starts(entry.account)
+            order = entry.lane.order
+            if order.last is not account:
+                order.starts(account)
         replicas = self.replicas
         replicas.chosen_seq += 1
         replica.chosen_seq = replicas.chosen_seq
         replica.grant(entry)
         entry.dispatched_s = now_s
-        if entry.uncached > entry.charged_tokens:
-            order.charge(entry, entry.uncached)
+        more_tokens = entry.uncached - entry.charged_tokens
+        if more_tokens > 0:
+            entry.charged_tokens = entry.uncached
+            account.given_tokens += more_tokens
+            account.counter += more_tokens * account.per_weight
         if waiting.count:
             waiting.started(entry)
         effects.append(Dispatch(entry.id, replica.id, replica.url))
@@ -90,25 +102,39 @@ class Pump:
 
     def run(self, now_s: float, effects: list[Effect]) -> Ticket | None:
         """Start all that can be started. Returns a head that no replica of this roster will ever take: to be refused, and run again."""
-        if self.replicas.courteous and now_s > self._courteous_until_s:
+        if self.replicas.courteous and now_s - self.urgent_s > COURTEOUS_S:
             self.replicas.be_courteous(False)
             self.all_changed()
         while (head := self.waiting.first(now_s)) is not None:
             fresh = head.tried_seq < self._freed_from
+            if head.queued_seq <= self._joined_before and self.replicas.hopeless(head) is not None:
+                return head
+            if not self._open(self.replicas.listed if fresh else self._freed):
+                break
             replica = self.place(head)
             if replica is not None:
                 self.start(head, replica, now_s, effects)
-            elif fresh and self.replicas.hopeless(head) is not None:
-                return head
-            elif not self.preempt(head, now_s, effects) and not self._pass(head, now_s, effects):
+            elif not self.preempt(head, now_s, effects) and not (self._looks_on() and self._pass(head, now_s, effects)):
                 break
         self._freed.clear()
         self._freed_from = self._change
         return None
 
+    def _open(self, replicas: Collection[Replica]) -> bool:
+        """Whether anybody could start on one of these: there is a slot, or one that may be given up. Of none it isn't known."""
+        return not replicas or any(one.sequences < one.capacity.sequences or one.preemptible for one in replicas)
+
+    def _looks_on(self) -> bool:
+        """Whether those behind a head that fits nowhere are looked at this time: more seldom, the oftener it was in vain."""
+        for replica in self._freed:
+            if replica.pause:
+                replica.pause -= 1
+                return False
+        return True
+
     def preempt(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:
         """Start it in place of preemptible requests, which wait again; False where that makes no room."""
-        if entry.lane.preemptible or not self.replicas.courteous:
+        if entry.lane.preemptible or not any(replica.preemptible for replica in self.replicas.listed):
             return False
         found = victims_for(entry, self.replicas.by_load())
         if found is None:
@@ -143,12 +169,15 @@ class Pump:
                 for one in passed:
                     one.skips += one.lane.index <= index
                 self.start(entry, replica, now_s, effects)
+                replica.pauses = 0
                 return True
             if len(passed) == 1 and head.lane.preemptible and self.preempt(entry, now_s, effects):
                 return True
             if not self._may_be_passed(entry):
                 bar = index
             passed.append(entry)
+        for replica in self._freed:
+            replica.pause = replica.pauses = min(2 * replica.pauses + 1, PAUSES_MAX)
         return False
 
     def _may_be_passed(self, entry: Ticket) -> bool:

@@ -4,6 +4,7 @@ Lanes go by rank, but a lane below the top that is owed its share goes first (`l
 head that fits nowhere as `LOOK_MAX`, so that what waits costs nothing while it waits.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from forebay.admission.deadlines import Deadlines
@@ -18,7 +19,7 @@ LOOK_MAX = 8
 class Waiting:
     """The lanes of one pool."""
 
-    __slots__ = ("_deadlines", "_seq", "_sharing", "count", "lane_of", "lanes")
+    __slots__ = ("_deadlines", "_sharing", "count", "due_s", "lane_of", "lanes", "last_seq")
 
     def __init__(self, tiers: Sequence[Tier], weights: Mapping[str, float]) -> None:
         ranked = sorted(tiers, key=lambda tier: tier.rank)
@@ -26,25 +27,34 @@ class Waiting:
         self.lane_of = {lane.tier: lane for lane in self.lanes}
         self.count = 0
         """Requests in all lanes."""
-        self._seq = 0
+        self.due_s = math.inf
+        """Nothing expires before this."""
+        self.last_seq = 0
+        """The queueing number given last."""
         self._deadlines = Deadlines()
         self._sharing = tuple(lane for lane in self.lanes if lane.gain)
 
     def join(self, ticket: Ticket, now_s: float) -> None:
         """``ticket`` waits from now on."""
-        self._seq += 1
+        self.last_seq += 1
         self.count += 1
-        ticket.lane.join(ticket, self._seq, now_s)
+        ticket.lane.join(ticket, self.last_seq, now_s)
         self._deadlines.add(ticket, self.count)
+        if ticket.deadline_s < self.due_s:
+            self.due_s = ticket.deadline_s
 
     def leave(self, ticket: Ticket, now_s: float, *, started: bool) -> None:
         """``ticket`` waits no more."""
         ticket.lane.leave(ticket, now_s, started=started)
         self.count -= 1
 
-    def ahead(self, lane: Lane, *, too: bool) -> bool:
-        """Whether anything waits in more important lanes, and (``too``) in this one."""
-        return any(other.waiting for other in self.lanes[: lane.index + too])
+    def ahead(self, lane: Lane) -> bool:
+        """Whether anything waits in this lane or in more important ones."""
+        index = lane.index
+        for other in self.lanes:
+            if other.waiting:
+                return other.index <= index
+        return False
 
     def started(self, ticket: Ticket) -> None:
         """It has a permit: the lanes that wait below the top are owed their share of that, and its own has had it."""
@@ -81,8 +91,10 @@ class Waiting:
         return found
 
     def due(self) -> Ticket | None:
-        """Who expires first."""
-        return self._deadlines.first()
+        """Who expires first; None: nobody waits."""
+        first = self._deadlines.first()
+        self.due_s = math.inf if first is None else first.deadline_s
+        return first
 
     def check(self) -> None:
         """Raises AssertionError unless everything that waits is in its lane, and will expire."""

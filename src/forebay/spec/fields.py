@@ -203,9 +203,7 @@ TEAM = Record(
     "team",
     "Who is charged.",
     (
-        Field(
-            "weight", Number(0, 1e6, above=True, example=1), "Its share beside other teams that wait in the same tier.", "weight"
-        ),
+        Field("weight", Number(0, 1e6, above=True, example=1), "Its share beside other teams that wait in the same tier.", "weight"),
         Field(
             "tiers",
             Either(
