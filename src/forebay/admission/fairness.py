@@ -18,6 +18,7 @@ ends what can't be served.
 """
 
 import heapq
+import math
 from bisect import insort
 
 from forebay.admission.tickets import Ticket
@@ -123,6 +124,22 @@ class Account:
     def load(self, more_tokens: int = 0) -> float:
         """Virtual tokens that wait, and so many more, per weight."""
         return (self.tokens + more_tokens) * self.per_weight
+
+    def before(self, ticket: Ticket) -> tuple[int, int]:
+        """Virtual tokens and requests of its own team that start before ``ticket``, which waits: O(n)."""
+        tokens = requests = 0
+        for place, (_, seq, other) in enumerate(self._line):
+            if other.queued_seq == seq and other is not ticket:
+                late, other_late = self._is_late(ticket), place < self._split
+                earlier = (other.late_at_s, seq) < (ticket.late_at_s, ticket.queued_seq)
+                if other_late < late or (other_late == late and earlier):
+                    tokens += other.cost
+                    requests += 1
+        return tokens, requests
+
+    def _is_late(self, ticket: Ticket) -> bool:
+        split = self._split
+        return split > 0 and (ticket.late_at_s, ticket.queued_seq) <= self._line[split - 1][:2]
 
     def live(self) -> list[Ticket]:
         """All that wait, by when they are late."""
@@ -243,21 +260,32 @@ class FairOrder:
             assert account.keyed <= account.counter or not live, f"{account.team}: known by more than it was given"
         assert all(ticket.queued_seq and ticket.returned for ticket in self._returned), "one that came back is elsewhere"
 
-    def ahead_tokens(self, account: Account, tokens: int) -> float:
-        """Virtual tokens that are given before ``tokens`` more of this team's are.
+    def ahead(self, account: Account, own_tokens: int) -> tuple[float, float]:
+        """Virtual tokens and requests that start before a team's request which has ``own_tokens`` of its team before it.
 
-        Its own that wait, and of each other team what it gets until the counters meet.
+        Those, what came back, and of each other team what it gets until the counters meet.
         """
-        own = account.tokens + tokens
         level = account.counter
-        if not account.waiting and self._heap:
+        if not account.waiting:
             level = max(level, min((one.counter for one in self.accounts.values() if one.waiting), default=level))
-        level += own * account.per_weight
-        ahead = float(own) + sum(ticket.cost for ticket in self._returned)
+        level += own_tokens * account.per_weight
+        tokens = float(own_tokens) + sum(ticket.cost for ticket in self._returned)
+        requests = float(len(self._returned))
         for other in self.accounts.values():
             if other is not account and other.waiting and other.counter < level:
-                ahead += min(other.tokens, (level - other.counter) / other.per_weight)
-        return ahead
+                before = min(float(other.tokens), (level - other.counter) / other.per_weight)
+                tokens += before
+                requests += math.ceil(other.waiting * before / other.tokens) if other.tokens else 0
+        return tokens, requests
+
+    def before(self, ticket: Ticket) -> tuple[float, float]:
+        """Virtual tokens and requests of this lane that start before ``ticket``, which waits."""
+        if ticket.returned:
+            first = self._returned[self._returned.index(ticket) + 1 :]
+            return sum(one.cost for one in first), len(first)
+        own_tokens, own_requests = ticket.account.before(ticket)
+        tokens, requests = self.ahead(ticket.account, own_tokens)
+        return tokens, requests + own_requests
 
     def _lift(self, account: Account) -> None:
         """Up to the smallest counter of those that wait, or to that of whoever left last."""

@@ -8,6 +8,7 @@ Calls in, effects out, no I/O: one owner calls it, synchronously, and carries th
 O(replicas) cheap comparisons. What was found to fit nowhere is tried again only where something was freed since.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from forebay.admission.budget import Replica
@@ -18,7 +19,7 @@ from forebay.admission.outcomes import Refusal, bounded
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX, Waiting
-from forebay.admission.waits import declared_wait_s, measured_wait_s
+from forebay.admission.waits import Position, ahead_share, declared_wait_s, measured_wait_s, position
 from forebay.domain.roster import LaneLoad, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.domain.signal import Known
@@ -79,10 +80,14 @@ class Admission:
         now_s: float,
         longest_wait_s: float | None = None,
         ttft_s: float | None = None,
+        patience_s: float = math.inf,
+        whole: bool = False,
     ) -> list[Effect]:
         """A new request: dispatched, queued (no effect for it), or refused. Raises ValueError for a ticket in use or a tier unknown.
 
         ``longest_wait_s``, ``ttft_s``: the team's own promises in that tier, where it has some; else the tier's.
+        ``patience_s``: how long the client itself waits for the first byte, which comes at the end where it asks for the ``whole`` answer:
+        what can't start in time for that is refused, at once where the measured pace tells.
         """
         lane = self._lane_of.get(tier)
         if lane is None:
@@ -113,7 +118,11 @@ class Admission:
                 self._run(now_s, effects)
                 return effects
             pump.found_nothing(entry)
-        entry.late_at_s = now_s + (lane.ttft_s if ttft_s is None else ttft_s) - replicas.prefill_s(entry)
+        prefill_s = replicas.prefill_s(entry)
+        entry.late_at_s = now_s + min(lane.ttft_s if ttft_s is None else ttft_s, patience_s) - prefill_s
+        if patience_s < math.inf:
+            answer_s = prefill_s + (replicas.decode_s(entry) if whole else 0.0)
+            entry.deadline_s = min(entry.deadline_s, now_s + max(0.0, patience_s - answer_s))
         self._wait(entry, goes_next, now_s, effects)
         return effects
 
@@ -228,6 +237,11 @@ class Admission:
             due_s += [self._held_until_s(lane) for lane in self._lanes if lane.waiting]
         return min(due_s)
 
+    def position(self, ticket: int, now_s: float) -> Position | None:
+        """Where a request stands and when it will start; None: it has ended, or never came."""
+        entry = self._tickets.get(ticket)
+        return None if entry is None else position(self._lanes, entry, [one.capacity for one in self._replicas.listed], now_s)
+
     def load(self, now_s: float) -> tuple[tuple[LaneLoad, ...], tuple[ReplicaLoad, ...]]:
         """What waits and what is in flight (draining replicas included), for the snapshot to the controller."""
         lanes = tuple(lane.load(now_s) for lane in self._lanes)
@@ -276,7 +290,7 @@ class Admission:
             return None
         if self._replicas.ready_at_s is not None and self._replicas.ready_at_s <= entry.deadline_s:
             return None
-        wait = measured_wait_s(self._lanes, lane, now_s)
+        wait = measured_wait_s(self._lanes, lane, entry.account, now_s, longest_wait_s)
         return Refusal.WOULD_EXPIRE if isinstance(wait, Known) and wait.value > longest_wait_s else None
 
     def _enqueue(self, entry: Ticket, now_s: float, effects: list[Effect]) -> None:
@@ -306,16 +320,19 @@ class Admission:
             self._pump.leave(entry, now_s, started=False)
         del self._tickets[entry.id]
         self.refused_total += 1
-        effects.append(Refuse(entry.id, why, self._retry_after_s(entry.lane, why, now_s)))
+        effects.append(Refuse(entry.id, why, self._retry_after_s(entry, why, now_s)))
 
-    def _retry_after_s(self, lane: Lane, why: Refusal, now_s: float) -> float | None:
+    def _retry_after_s(self, entry: Ticket, why: Refusal, now_s: float) -> float | None:
         if why is Refusal.NEVER_FITS:
             return None
         ready_in_s = None if self._replicas.ready_at_s is None else self._replicas.ready_at_s - now_s
         if why is Refusal.NO_REPLICAS:
             return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)
-        wait = measured_wait_s(self._lanes, lane, now_s)
-        wait_s = wait.value if isinstance(wait, Known) else declared_wait_s(self._lanes, lane, (r.capacity for r in self._replicas.listed))
+        lane, account = entry.lane, entry.account
+        wait = measured_wait_s(self._lanes, lane, account, now_s)
+        wait_s = wait.value if isinstance(wait, Known) else None
+        if wait_s is None:
+            wait_s = declared_wait_s(self._lanes, lane, ahead_share(lane, account), (one.capacity for one in self._replicas.listed))
         if wait_s is None:
             wait_s = UNMEASURED_RETRY_S
         return bounded(wait_s if ready_in_s is None else min(wait_s, ready_in_s))

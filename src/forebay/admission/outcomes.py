@@ -22,9 +22,9 @@ class Refusal(StrEnum):
     DISPLACED = "displaced"
     """The queue is full, and a more important request took this one's place."""
     EXPIRED = "expired"
-    """It waited as long as its tier accepts."""
+    """It waited as long as its tier accepts, or its client."""
     WOULD_EXPIRE = "would_expire"
-    """At the measured pace it would wait longer than its tier accepts."""
+    """At the measured pace it would wait longer than that."""
     SHED = "shed"
     """The posture of the pool sheds what can't start at once."""
     NEVER_FITS = "never_fits"
@@ -52,10 +52,16 @@ ANSWERS: dict[Refusal, Answer] = {
         429, _BUSY, "displaced", "The queue for this model is full and more urgent work took this request's place. Please retry later."
     ),
     Refusal.EXPIRED: Answer(
-        429, _BUSY, "queue_wait_expired", "This request waited as long as its service tier allows and was not started. Please retry later."
+        429,
+        _BUSY,
+        "queue_wait_expired",
+        "This request waited as long as its service tier or its client's deadline allows and was not started. Please retry later.",
     ),
     Refusal.WOULD_EXPIRE: Answer(
-        429, _BUSY, "queue_too_long", "The queue for this model is longer than this request's service tier would wait. Please retry later."
+        429,
+        _BUSY,
+        "queue_too_long",
+        "The queue for this model is longer than this request's service tier or its client's deadline would wait. Please retry later.",
     ),
     Refusal.SHED: Answer(
         429, _BUSY, "load_shed", "This model is overloaded and requests of this service tier are not queued now. Please retry later."

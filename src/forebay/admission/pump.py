@@ -97,7 +97,7 @@ class Pump:
         """It waits no more; space that was kept for it is free for others."""
         self.waiting.leave(entry, now_s, started=started)
         entry.skips = 0
-        if self._kept is not None and self._kept[0] is entry:
+        if self._is_kept(entry):
             self._keep_no_more()
 
     def run(self, now_s: float, effects: list[Effect]) -> Ticket | None:
@@ -167,7 +167,7 @@ class Pump:
             replica = self.place(entry)
             if replica is not None:
                 for one in passed:
-                    one.skips += one.lane.index <= index
+                    one.skips += one.lane.index <= index and not self._is_kept(one)
                 self.start(entry, replica, now_s, effects)
                 replica.pauses = 0
                 return True
@@ -189,6 +189,9 @@ class Pump:
             if replica is not None:
                 self._kept = entry, replica
                 replica.kept_for, replica.kept_index = entry, entry.lane.index
+        return self._is_kept(entry)
+
+    def _is_kept(self, entry: Ticket) -> bool:
         return self._kept is not None and self._kept[0] is entry
 
     def _keep_no_more(self) -> None:

@@ -77,6 +77,10 @@ class Replicas:
         """How long its prompt takes alone on the fastest replica; 0 where that is unknown."""
         return ticket.uncached / self.prefill_tokens_per_s if self.prefill_tokens_per_s > 0 else 0.0
 
+    def decode_s(self, ticket: Ticket) -> float:
+        """How long its answer takes on a full replica; 0 where that is unknown."""
+        return ticket.output / ticket.sequences / self.sequence_tokens_per_s if self.sequence_tokens_per_s > 0 else 0.0
+
     def by_load(self) -> list[Replica]:
         """All that may be chosen, the least loaded first."""
         unweighed = self._unweighed

@@ -87,12 +87,19 @@ class Desk:
         self._tickets += 1
         return self._tickets
 
-    def arrive(self, pool: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float) -> None:
-        """A request came; it may be sent or refused before this returns."""
+    def arrive(
+        self, pool: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float, patience_s: float, whole: bool
+    ) -> None:
+        """A request came; it may be sent or refused before this returns.
+
+        ``patience_s``: real seconds that the client waits for the first byte, ``whole``: which comes at the answer's end.
+        """
         ticket = call.ticket
         pool.calls[ticket] = call
         admission = pool.admission
-        effects = admission.arrive(ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s)
+        effects = admission.arrive(
+            ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole
+        )
         if effects or admission.waiting:
             self._after(pool, effects)
 

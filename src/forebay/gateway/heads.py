@@ -4,6 +4,7 @@ A kept-alive client sends the same headers with every request but for the length
 the last ones and their meaning: comparing two lists costs less than reading one.
 """
 
+import math
 import re
 
 from forebay.gateway.answers import HOP_BY_HOP
@@ -17,17 +18,21 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"cookie",
     b"expect",
     b"host",
+    b"x-forebay-deadline",
     b"x-api-key",
     b"x-request-id",
 }
+_PATIENCE_UNITS_S = {b"x-stainless-read-timeout": 1.0, b"x-forebay-deadline": 0.001}
+"""Headers that say how long the client waits for the first byte: the OpenAI SDK's in seconds, ours in milliseconds from now."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_NUMBER = re.compile(rb"[0-9]{1,9}(\.[0-9]{0,9})?")
 _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 
 
 class HeadFacts:
     """The meaning of one list of headers (without ``content-length``)."""
 
-    __slots__ = ("authorization", "caller", "expects", "forwarded", "identified", "request_id", "upgrades")
+    __slots__ = ("authorization", "caller", "expects", "forwarded", "identified", "patience_s", "request_id", "upgrades")
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         self.authorization = b""
@@ -39,10 +44,14 @@ class HeadFacts:
         self.caller: Caller | None = None
         self.identified = False
         """``caller`` has been looked up; None means nobody."""
+        self.patience_s = math.inf
+        """Real seconds that the client waits for the first byte of an answer."""
         connection = b""
         lines = []
         for raw_name, value in headers:
             name = raw_name.lower()
+            if name in _PATIENCE_UNITS_S:
+                self.patience_s = min(self.patience_s, _patience_s(value, _PATIENCE_UNITS_S[name]))
             if name not in NOT_TO_ENGINES:
                 lines.append((name, value))
             elif name == b"authorization":
@@ -60,6 +69,12 @@ class HeadFacts:
             lines = [line for line in lines if line[0] not in named]
         self.forwarded = b"".join([b"%b: %b\r\n" % line for line in lines])
         """The lines that go on to the engine: none of the hop's, none with a secret of ours."""
+
+
+def _patience_s(value: bytes, unit_s: float) -> float:
+    """What a header says, or for ever where it says nothing that is a time: SDKs send words too."""
+    number = _NUMBER.fullmatch(value.strip())
+    return float(number[0]) * unit_s if number is not None else math.inf
 
 
 _UPGRADE = re.compile(rb"^upgrade:", re.IGNORECASE | re.MULTILINE)

@@ -54,13 +54,13 @@ class Call(CallState):
 
     __slots__ = ()
 
-    def start(self, tier: Tier, shape: Shape, now_s: float) -> None:
-        """Queue it, under the promises of ``tier`` (its team's own, where it has some)."""
+    def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float) -> None:
+        """Queue it, under the promises of ``tier`` (its team's own, where it has some), for as many real seconds as the client waits."""
         self._estimate = shape
         self._arrived_s = now_s
         self._ttft_promise_s = tier.ttft_s
         self._meter.arrive(shape)
-        self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s)
+        self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream)
 
     # -- admission ----------------------------------------------------------------------------------------------------
 

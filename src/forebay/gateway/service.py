@@ -221,7 +221,7 @@ class Gateway:
         output_max = 1 if path == EMBEDDINGS else ask.output_tokens_max
         shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
         call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
-        call.start(tier, shape, self.clock.now_s())
+        call.start(tier, shape, self.clock.now_s(), facts.patience_s)
 
     def _caller(self, request: Request) -> Caller | None:
         """Who asks; looked up once for each head that differs."""

@@ -178,7 +178,18 @@ TIER = Record(
         Field("rank", Whole(0, 1000, 0), "Lower goes first; each tier has its own.", "rank"),
         Field("ttft", duration(above=True, example="1s"), "Time to first token.", "ttft_s"),
         Field("longest_wait", duration(above=True, example="30s"), "A request that would wait longer is refused.", "longest_wait_s"),
-        Field("preemptible", Flag(), "May be interrupted, and is never a reason to scale.", "preemptible"),
+        Field(
+            "preemptible",
+            Flag(),
+            "Gives its place up to others while nothing of its answer is sent, and is never a reason to scale.",
+            "preemptible",
+        ),
+        Field(
+            "min_share",
+            Number(0, 0.5, example=0.05),
+            "Fraction of the tokens started that it gets while it waits, whatever comes of tiers above it; nothing for the top tier.",
+            "min_share",
+        ),
     ),
     Tier,
 )

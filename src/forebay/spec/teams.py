@@ -14,6 +14,8 @@ from forebay.spec.records import Got
 from forebay.spec.types import DEFAULT_TIERS, Team, Tier
 
 ANY_TEAM = "*"
+SHARES_MAX = 0.5
+"""Of the tokens started, what all lanes below the top one may be promised together."""
 GRANTED_WEIGHT = 1.0
 GRANTED_KEYS = 10
 
@@ -37,7 +39,14 @@ def build_tiers(root: Got, problems: Problems) -> tuple[Tier, ...]:
             problems.add(got.at("rank"), str(tier.rank), "a rank of its own", f"{ranks[tier.rank]} has it already")
         ranks.setdefault(tier.rank, name)
         tiers.append(tier)
-    return tuple(sorted(tiers, key=lambda tier: tier.rank))
+    tiers.sort(key=lambda tier: tier.rank)
+    shares = sum(tier.min_share for tier in tiers[1:])
+    if shares > SHARES_MAX:
+        least = declared[tiers[-1].name]
+        problems.add(
+            least.at("min_share"), f"{shares:g} of all below the top tier", f"at most {SHARES_MAX:g} together", "the rest is the top tier's"
+        )
+    return tuple(tiers)
 
 
 def build_teams(root: Got, files: Mapping[str, Got], tiers: tuple[Tier, ...], problems: Problems) -> tuple[Team, ...]:

@@ -217,6 +217,6 @@ class Spec(msgspec.Struct, frozen=True):
 
 DEFAULT_TIERS = (
     Tier("interactive", rank=0, ttft_s=1.0, longest_wait_s=30.0),
-    Tier("standard", rank=1, ttft_s=5.0, longest_wait_s=120.0),
+    Tier("standard", rank=1, ttft_s=5.0, longest_wait_s=120.0, min_share=0.1),
     Tier("batch", rank=2, ttft_s=3600.0, longest_wait_s=86_400.0, preemptible=True),
 )
