@@ -237,6 +237,11 @@ class Admission:
             due_s += [self._held_until_s(lane) for lane in self._lanes if lane.waiting]
         return min(due_s)
 
+    def runs(self, ticket: int) -> bool:
+        """Whether it holds a permit."""
+        entry = self._tickets.get(ticket)
+        return entry is not None and entry.replica is not None
+
     def position(self, ticket: int, now_s: float) -> Position | None:
         """Where a request stands and when it will start; None: it has ended, or never came."""
         entry = self._tickets.get(ticket)

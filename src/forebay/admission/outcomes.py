@@ -29,6 +29,8 @@ class Refusal(StrEnum):
     """The posture of the pool sheds what can't start at once."""
     NEVER_FITS = "never_fits"
     """Larger than any replica could hold, even alone."""
+    OVER_LIMIT = "over_limit"
+    """Its team has as much as it may have (`quotas`)."""
     NO_REPLICAS = "no_replicas"
     """No replica can serve it, and none became ready in time."""
 
@@ -72,6 +74,7 @@ ANSWERS: dict[Refusal, Answer] = {
         "context_length_exceeded",
         "This request is larger than any replica of this model can hold. Reduce the prompt, max_tokens or n.",
     ),
+    Refusal.OVER_LIMIT: Answer(429, _BUSY, _BUSY, "This team is at its limit."),
     Refusal.NO_REPLICAS: Answer(
         503, "service_unavailable", "no_replicas", "No replica of this model can serve this request now. Please retry later."
     ),

@@ -12,11 +12,12 @@ from typing import Protocol
 from forebay.admission.effects import Dispatch, Effect, Refuse, Requeue
 from forebay.admission.estimate import Estimator
 from forebay.admission.machine import Admission
+from forebay.admission.quotas import OverCap, Quota
 from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.meters import TierMeter
 from forebay.ports.clock import Clock, TimerHandle
-from forebay.spec.types import Pool, Spec, Tier
+from forebay.spec.types import Pool, Spec, TeamLimits, Tier
 
 LEARN_ALL = 64
 LEARN_EVERY = 4
@@ -37,6 +38,10 @@ class Caller(Protocol):
 
     def refused(self, effect: Refuse) -> None:
         """It has none and will get none."""
+        ...
+
+    def over_limit(self, over: OverCap) -> None:
+        """Its team has as much as it may have: it does not even wait."""
         ...
 
     def sweep(self, now_s: float) -> None:
@@ -74,6 +79,10 @@ class Desk:
         self.clock = clock
         self.estimator = Estimator()
         self.pools = {pool.name: PoolDesk(spec, pool) for pool in spec.pools}
+        self.quotas = {team.name: Quota(team.limits) for team in spec.teams if team.limits != TeamLimits()}
+        """Of the teams that have limits."""
+        self._taken: dict[int, tuple[Quota, int, float]] = {}
+        """Ticket → the quota it takes from, how many tokens, and since when."""
         self._tickets = 0
         self._effects: deque[tuple[PoolDesk, Effect]] = deque()
         self._carrying = False
@@ -95,6 +104,12 @@ class Desk:
         ``patience_s``: real seconds that the client waits for the first byte, ``whole``: which comes at the answer's end.
         """
         ticket = call.ticket
+        if self.quotas and (quota := self.quotas.get(team)) is not None:
+            over = quota.take(shape.total_tokens, now_s)
+            if over is not None:
+                call.over_limit(over)
+                return
+            self._taken[ticket] = (quota, shape.total_tokens, now_s)
         pool.calls[ticket] = call
         admission = pool.admission
         effects = admission.arrive(
@@ -113,14 +128,18 @@ class Desk:
         """Its last byte came."""
         ticket = call.ticket
         del pool.calls[ticket]
+        if self._taken:
+            self._give_back(ticket, usage, now_s, served=True)
         admission = pool.admission
         effects = admission.finish(ticket, usage, now_s)
         if effects or admission.waiting:
             self._after(pool, effects)
 
-    def abandon(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
-        """Nobody waits for it any more."""
+    def abandon(self, pool: PoolDesk, call: Caller, usage: Usage | None, now_s: float) -> None:
+        """Nobody waits for it any more; ``usage``: what was seen of its answer."""
         del pool.calls[call.ticket]
+        if self._taken:
+            self._give_back(call.ticket, usage, now_s, served=pool.admission.runs(call.ticket))
         self._after(pool, pool.admission.abandon(call.ticket, now_s))
 
     def retry(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
@@ -158,6 +177,11 @@ class Desk:
             loads.append(PoolLoad(pool.name, lanes, replicas, tuple(meter.counts() for meter in pool.meters.values())))
         return tuple(loads)
 
+    def limits_left(self, team: str) -> bytes:
+        """What is left of the team's limits, as header lines; none for a team without."""
+        quota = self.quotas.get(team)
+        return b"" if quota is None else quota.headers(self.clock.now_s(), self.clock.speed)
+
     @property
     def live(self) -> int:
         """Requests inside, waiting or in flight."""
@@ -192,16 +216,34 @@ class Desk:
                 others.append(effect)
         return others
 
+    def _give_back(self, ticket: int, usage: Usage | None, now_s: float, *, served: bool) -> None:
+        taken = self._taken.pop(ticket, None)
+        if taken is not None:
+            quota, tokens, since_s = taken
+            quota.give_back(tokens, usage, now_s - since_s, now_s, served=served)
+
     def _carry_out(self, pool: PoolDesk, effects: list[Effect]) -> None:
         """The only one there is, or those queued; and then what came of them."""
         self._carrying = True
         try:
             if len(effects) == 1:
-                _carry_out_one(pool, effects[0])
+                self._carry_out_one(pool, effects[0])
             while self._effects:
-                _carry_out_one(*self._effects.popleft())
+                self._carry_out_one(*self._effects.popleft())
         finally:
             self._carrying = False
+
+    def _carry_out_one(self, pool: PoolDesk, effect: Effect) -> None:
+        if isinstance(effect, Dispatch):
+            call = pool.calls.get(effect.ticket)
+            if call is not None:
+                call.dispatch(effect)
+        elif isinstance(effect, Refuse):
+            call = pool.calls.pop(effect.ticket, None)
+            if call is not None:
+                if self._taken:
+                    self._give_back(effect.ticket, None, self.clock.now_s(), served=False)
+                call.refused(effect)
 
     def _arm(self, at_s: float) -> None:
         if self._timer is not None:
@@ -222,14 +264,3 @@ class Desk:
         due = [deadline_s for pool in self.pools.values() if (deadline_s := pool.admission.next_deadline_s()) is not None]
         if due and self._timer is None:
             self._arm(min(due))
-
-
-def _carry_out_one(pool: PoolDesk, effect: Effect) -> None:
-    if isinstance(effect, Dispatch):
-        call = pool.calls.get(effect.ticket)
-        if call is not None:
-            call.dispatch(effect)
-    elif isinstance(effect, Refuse):
-        call = pool.calls.pop(effect.ticket, None)
-        if call is not None:
-            call.refused(effect)

@@ -9,7 +9,8 @@ last byte, a refusal, or the client's leaving, whichever comes first; each of th
 from functools import lru_cache
 
 from forebay.admission.effects import Dispatch, Refuse
-from forebay.admission.outcomes import ANSWERS
+from forebay.admission.outcomes import Refusal
+from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import (
     DONE_EVENT,
@@ -22,6 +23,7 @@ from forebay.gateway.answers import (
 )
 from forebay.gateway.call import CallState, nothing
 from forebay.gateway.meters import Outcome
+from forebay.gateway.refusals import over_limit_reply, refusal_reply
 from forebay.gateway.sse import EventStream, Trouble
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, ResponseHead
@@ -83,14 +85,18 @@ class Call(CallState):
 
     def refused(self, effect: Refuse) -> None:
         """Tell the client, in OpenAI's shape. Admission has already let go of the ticket."""
-        answer = ANSWERS[effect.why]
-        wait_s = effect.retry_after_s
         context = self._context
-        retry_after_s = None if wait_s is None else retry_after_real_s(wait_s, context.speed, context.chance)
         self._over = True
         self._meter.shed[effect.why] += 1
         self._meter.outcomes[Outcome.SHED] += 1
-        self._refuse(ErrorReply(answer.status, answer.type, answer.code, answer.message, retry_after_s=retry_after_s))
+        self._refuse(refusal_reply(effect, context.speed, context.chance))
+
+    def over_limit(self, over: OverCap) -> None:
+        """Tell the client which limit of its team that is, and whether coming back will help."""
+        self._over = True
+        self._meter.shed[Refusal.OVER_LIMIT] += 1
+        self._meter.outcomes[Outcome.SHED] += 1
+        self._refuse(*over_limit_reply(over, self._context.speed, self._context.chance))
 
     # -- the client ---------------------------------------------------------------------------------------------------
 
@@ -360,7 +366,7 @@ class Call(CallState):
             self._stream = None  # it knows this call, and this call it
         self.data = nothing
         if abandon:
-            desk.abandon(pool, self, now_s)
+            desk.abandon(pool, self, usage, now_s)
         else:
             desk.finish(pool, self, usage, now_s)
 
@@ -384,9 +390,12 @@ class Call(CallState):
         self._open = True
         connection = self._connection
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first))
+        desk = self._context.desk
+        more = desk.limits_left(self._team) if desk.quotas else b""
+        connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
         connection.release(self._request)
 
-    def _refuse(self, error: ErrorReply) -> None:
-        self._connection.refuse(error, b"x-request-id: %b\r\n" % self._request_id)
+    def _refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
+        extra += self._context.desk.limits_left(self._team)
+        self._connection.refuse(error, b"x-request-id: %b\r\n%b" % (self._request_id, extra))

@@ -8,7 +8,7 @@ from forebay.spec import formats
 from forebay.spec.fields_scaling import REPLICAS_MAX, SCALING, TOKENS_MAX
 from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, bandwidth, duration, size
 from forebay.spec.records import Either, Field, ListOf, MapOf, Record
-from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Slo, Spec, Team, Tier
+from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Slo, Spec, Team, TeamLimits, Tier
 
 _COUNT = 10**9
 _LOOSE_TEXT = Text("text on one line", loose=True, example="0")
@@ -210,6 +210,17 @@ KEY = Record(
     ),
     secret=True,
 )
+TEAM_LIMITS = Record(
+    "team limits",
+    "What a team may have of one gateway, over all pools; more gets 429 at once. Without one there is no limit but fairness.",
+    (
+        Field("requests_per_minute", Whole(1, _COUNT, 600), "Requests that come in a minute.", "requests_per_minute"),
+        Field("tokens_per_minute", Whole(1, _COUNT, 200_000), "Prompt and output tokens in a minute.", "tokens_per_minute"),
+        Field("requests_in_flight", Whole(1, _COUNT, 64), "Requests inside at once, waiting or running.", "requests_in_flight"),
+        Field("tokens_in_flight", Whole(1, _COUNT, 500_000), "Their prompt and output tokens, as estimated.", "tokens_in_flight"),
+    ),
+    TeamLimits,
+)
 TEAM = Record(
     "team",
     "Who is charged.",
@@ -225,6 +236,7 @@ TEAM = Record(
             "Tiers it may use; as a mapping, with promises of its own.",
             default="all",
         ),
+        Field("limits", TEAM_LIMITS, TEAM_LIMITS.doc),
         Field("keys", ListOf(KEY, "a list of keys, each {key: …, tier: …}", most=10_000, secret=True), "API keys.", default="none"),
     ),
     Team,
@@ -247,6 +259,7 @@ GRANT = Record(
             "Tiers it may use, and how far its own promises may go.",
             default="all tiers, as they are",
         ),
+        Field("limits", TEAM_LIMITS, "Its limits; its own may only be lower.", default="none"),
         Field("weight_max", Number(0, 1e6, above=True, example=2), "Highest weight.", default="1"),
         Field("keys_max", Whole(0, 10_000, 10), "Most keys.", default="10"),
     ),

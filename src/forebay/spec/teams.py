@@ -11,7 +11,7 @@ import msgspec
 from forebay.domain.units import format_duration
 from forebay.spec.problems import Problems, masked, quoted
 from forebay.spec.records import Got
-from forebay.spec.types import DEFAULT_TIERS, Team, Tier
+from forebay.spec.types import DEFAULT_TIERS, Team, TeamLimits, Tier
 
 ANY_TEAM = "*"
 SHARES_MAX = 0.5
@@ -104,7 +104,9 @@ def _team(name: str, got: Got, tiers: Mapping[str, Tier], granted: Got | None, p
     usable = sorted(own_tiers, key=lambda tier: tiers[tier].rank)
     keys = _keys(got, tiers, usable, problems)
     limited = bool(places) or bool(granted is not None and granted.get("tiers"))
-    return Team(name=name, keys=keys, tiers=tuple(usable) if limited else (), promises=tuple(promises), **got.filled())
+    given = {} if granted is None else granted.record_of("limits").filled()
+    limits = TeamLimits(**{**given, **got.record_of("limits").filled()})
+    return Team(name=name, keys=keys, tiers=tuple(usable) if limited else (), promises=tuple(promises), limits=limits, **got.filled())
 
 
 def _keys(got: Got, tiers: Mapping[str, Tier], usable: list[str], problems: Problems) -> tuple[tuple[str, str], ...]:
@@ -145,6 +147,11 @@ def _within(team: Team, got: Got, grant: Got, tiers: Mapping[str, Tier], problem
             problems.add(
                 own.at("longest_wait"), format_duration(promise.longest_wait_s), f"at most {format_duration(wait_s)}, as {name} says"
             )
+    bounds, own_limits = grant.record_of("limits"), got.record_of("limits")
+    for key in own_limits.places:
+        most, asked = bounds.get(key), own_limits.get(key)
+        if most is not None and asked is not None and asked > most:
+            problems.add(own_limits.at(key), str(asked), f"at most {most}, as {bounds.at(key).path} says")
     weight_max = grant.get("weight_max", GRANTED_WEIGHT)
     if team.weight > weight_max:
         problems.add(got.at("weight"), f"{team.weight:g}", f"at most {weight_max:g}, as {grant.at('weight_max').path} says")

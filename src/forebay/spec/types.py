@@ -46,6 +46,16 @@ class Tier(msgspec.Struct, frozen=True):
     """Fraction of the tokens that it is given while it waits, however much comes of more important tiers. Nothing for the top tier."""
 
 
+class TeamLimits(msgspec.Struct, frozen=True):
+    """What a team may have of one gateway, over all pools; None: as much as it gets. Tokens are prompt and output."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    requests_in_flight: int | None = None
+    """Inside the gateway, waiting or running."""
+    tokens_in_flight: int | None = None
+
+
 class Team(msgspec.Struct, frozen=True):
     """Who is charged. A key is ``(secret, tier)``: the tier is the default of requests made with it."""
 
@@ -56,6 +66,7 @@ class Team(msgspec.Struct, frozen=True):
     """Tiers this team may use (``service_tier`` in a request may lower, never raise); empty: all."""
     promises: tuple[Tier, ...] = ()
     """The tiers for which this team has a promise (TTFT, longest wait) of its own, whole: name and rank are the platform's."""
+    limits: TeamLimits = TeamLimits()
 
 
 class EngineKind(msgspec.Struct, frozen=True):

@@ -313,10 +313,11 @@ class AdmissionStates(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def few_skips() -> Iterator[None]:
-    """So that thirty steps are enough to use them up."""
-    usual, pump.SKIPS_MAX = pump.SKIPS_MAX, FEW_SKIPS
+    """So that thirty steps are enough to use them up; and everybody is looked at each time."""
+    usual = pump.SKIPS_MAX, pump.PAUSES_MAX
+    pump.SKIPS_MAX, pump.PAUSES_MAX = FEW_SKIPS, 0
     yield
-    pump.SKIPS_MAX = usual
+    pump.SKIPS_MAX, pump.PAUSES_MAX = usual
 
 
 TestAdmissionStates = AdmissionStates.TestCase
