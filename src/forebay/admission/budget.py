@@ -17,7 +17,7 @@ EXACT_MAX = 24
 """Up to so many permits the peak is computed exactly, from all of them; from buckets beyond."""
 RESERVE = 0.04
 """Share of the slots and the KV that preemptible work leaves free while others come, so that few of it have to give their place up."""
-BACKFILL_PREFILL = 0.25
+BACKFILL_PREFILL = 0.1
 """Share of the prefill budget that preemptible work may take then: what is outstanding is prefilled before the next prompt."""
 NOT_KEPT = 1_000_000
 """More than any lane's index."""
@@ -240,9 +240,7 @@ class Replica:
         if share > load:
             load = share
         if capacity.prefill_tokens:
-            share = self.prefill_tokens / capacity.prefill_tokens
-            if share > load:
-                load = share
+            load += self.prefill_tokens / capacity.prefill_tokens
         self.rank = (load, len(self.permits), self.chosen_seq)
 
     def reported(self) -> ReplicaLoad:

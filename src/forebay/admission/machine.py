@@ -96,12 +96,13 @@ class Admission:
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         effects: list[Effect] = []
         waiting, pump = self._waiting, self._pump
-        if waiting.count and self._due(now_s):
-            self._expire(now_s, effects)
+        if waiting.count or pump.prefills:
+            self._catch_up(now_s, effects)
         self.arrived_total += 1
         order = lane.order
         entry = Ticket(ticket, lane, order.accounts.get(team) or order.account(team), shape, now_s)
         entry.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
+        entry.whole = whole
         self._tickets[ticket] = entry
         replicas = self._replicas
         if not lane.preemptible:
@@ -220,10 +221,9 @@ class Admission:
         return effects
 
     def advance(self, now_s: float) -> list[Effect]:
-        """Refuse what has waited as long as its tier accepts."""
+        """Start what the passing of time has made room for, and refuse what has waited as long as its tier accepts."""
         effects: list[Effect] = []
-        if self.waiting:
-            self._expire(now_s, effects)
+        self._catch_up(now_s, effects)
         return effects
 
     def next_deadline_s(self) -> float | None:
@@ -232,7 +232,7 @@ class Admission:
             return None
         first = self._waiting.due()
         assert first is not None
-        due_s = [first.deadline_s]
+        due_s = [first.deadline_s, self._pump.prefilled_s]
         if self._replicas.barren_since_s is not None:
             due_s += [self._held_until_s(lane) for lane in self._lanes if lane.waiting]
         return min(due_s)
@@ -368,6 +368,16 @@ class Admission:
         """Start what can be started, and refuse what no replica will ever take."""
         while (head := self._pump.run(now_s, effects)) is not None:
             self._refuse(head, self._replicas.hopeless(head) or Refusal.NO_REPLICAS, now_s, effects)
+
+    def _catch_up(self, now_s: float, effects: list[Effect]) -> None:
+        """Do what the passing of time alone asks for."""
+        if not self._waiting.count:
+            self._pump.prefill(now_s)
+            return
+        if self._pump.prefilled_s <= now_s:
+            self._run(now_s, effects)
+        if self._due(now_s):
+            self._expire(now_s, effects)
 
     def _due(self, now_s: float) -> bool:
         """Whether anything may have waited for as long as it can."""

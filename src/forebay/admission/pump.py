@@ -6,6 +6,7 @@ skips are used up lets nobody past, so a large request starts in bounded time an
 is not preemptible takes the place of preemptible ones (`preempting`).
 """
 
+import heapq
 import math
 from collections.abc import Collection
 
@@ -41,6 +42,8 @@ class Pump:
         """Who was queued with this number or before it did not know the present roster then."""
         self._kept: tuple[Ticket, Replica] | None = None
         """Whom space is kept for, and where."""
+        self.prefills: list[tuple[float, int, float, Ticket]] = []
+        """When prompts of answers that come whole will have been prefilled: (then, number of the choice, when that was, the ticket)."""
         self.urgent_s = -math.inf
         """When a request that is not preemptible came last."""
 
@@ -91,7 +94,32 @@ class Pump:
             account.counter += more_tokens * account.per_weight
         if waiting.count:
             waiting.started(entry)
+        if entry.whole and entry.outstanding:
+            self._foresee_prefill(entry, replica, now_s)
         effects.append(Dispatch(entry.id, replica.id, replica.url))
+
+    def _foresee_prefill(self, entry: Ticket, replica: Replica, now_s: float) -> None:
+        """Nothing tells of the first token of an answer that comes whole: its prompt is prefilled after those before it, at the declared pace."""
+        per_s = replica.capacity.prefill_tokens_per_s
+        then_s = now_s + replica.prefill_tokens / per_s if per_s > 0 else now_s
+        heapq.heappush(self.prefills, (then_s, self.replicas.chosen_seq, now_s, entry))
+
+    @property
+    def prefilled_s(self) -> float:
+        """When the next prompt is taken to be prefilled, if somebody waits for that."""
+        return self.prefills[0][0] if self.prefills and self.waiting.count else math.inf
+
+    def prefill(self, now_s: float) -> None:
+        """Free what has been prefilled by now, as foreseen."""
+        prefills = self.prefills
+        while prefills and prefills[0][0] <= now_s:
+            _, _, dispatched_s, entry = heapq.heappop(prefills)
+            replica = entry.replica
+            if replica is not None and entry.outstanding and entry.dispatched_s == dispatched_s:
+                replica.prefilled(entry)
+                if replica.prefill_wanted and replica.listed:
+                    replica.prefill_wanted = False
+                    self.freed(replica)
 
     def leave(self, entry: Ticket, now_s: float, *, started: bool) -> None:
         """It waits no more; space that was kept for it is free for others."""
@@ -102,6 +130,8 @@ class Pump:
 
     def run(self, now_s: float, effects: list[Effect]) -> Ticket | None:
         """Start all that can be started. Returns a head that no replica of this roster will ever take: to be refused, and run again."""
+        if self.prefills:
+            self.prefill(now_s)
         if self.replicas.courteous and now_s - self.urgent_s > COURTEOUS_S:
             self.replicas.be_courteous(False)
             self.all_changed()

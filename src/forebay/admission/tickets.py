@@ -45,6 +45,7 @@ class Ticket:
         "total",
         "tried_seq",
         "uncached",
+        "whole",
     )
 
     def __init__(self, ticket: int, lane: "Lane", account: "Account", shape: Shape, now_s: float) -> None:
@@ -73,8 +74,8 @@ class Ticket:
         self.excluded: tuple[str, ...] = ()
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
-        self.answered = self.returned = False
-        """Something of its answer is with the client. It had been started before it last began to wait."""
+        self.answered = self.returned = self.whole = False
+        """Something of its answer is with the client. It had been started before it last began to wait. Its first token is not told."""
         self.preempted = self.skips = 0
         """How often it gave its place up, and how often others were let past it."""
         self.tried_seq = -1

@@ -13,7 +13,6 @@ from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.machine import NO_REPLICAS_HOLD_S, Admission
 from forebay.admission.outcomes import Refusal
 from forebay.admission.preempting import PREEMPTIONS_MAX
-from forebay.admission.waiting import LOOK_MAX
 from forebay.domain.roster import Capacity, Posture, RosterPool, RosterReplica
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
@@ -276,14 +275,15 @@ class AdmissionStates(RuleBasedStateMachine):
     @invariant()
     def work_conserving(self) -> None:
         """Nothing that is looked at waits beside room, unless somebody must not be passed or space is kept."""
-        waiting = [ticket for lane in self.lanes.values() for ticket in lane]
-        entries = [self.machine._tickets[ticket] for ticket in waiting]
-        if len(waiting) > LOOK_MAX or any(entry.skips >= FEW_SKIPS for entry in entries):
+        waiting = self.machine._waiting
+        first = waiting.first(self.now_s)
+        looked_at = [] if first is None else [first, *waiting.after(first, self.now_s)]
+        if any(entry.skips >= FEW_SKIPS for entry in looked_at):
             return
-        for ticket in waiting:
+        for entry in looked_at:
             for replica in self.roster:
-                if replica not in self.requests[ticket].excluded:
-                    assert not self.fits(ticket, replica, exact=False), f"{ticket} fits and waits"
+                if replica not in self.requests[entry.id].excluded:
+                    assert not self.fits(entry.id, replica, exact=False), f"{entry.id} fits and waits"
 
     @invariant()
     def skips_are_bounded(self) -> None:

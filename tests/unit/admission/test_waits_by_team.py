@@ -119,3 +119,19 @@ def test_positions_tell_who_goes_next() -> None:
         assert pool.position(nearest, float(second)).ahead == 0  # type: ignore[union-attr]
         (effect,) = pool.finish(running, None, float(second))
         running = effect.ticket
+
+
+def test_the_prefill_of_an_answer_that_comes_whole_is_foreseen_and_others_start_then() -> None:
+    """Nothing tells of its first token: its prompt must not keep others out for as long as it is answered."""
+    pool = Admission("chat", TIERS, 100)
+    capacity = Capacity(10**6, 10, 1000, 100.0, 100.0, 10**6)
+    pool.set_roster(RosterPool("chat", (RosterReplica("r0", "http://r0", capacity),)), 0.0)
+    pool.arrive(0, "low", "t", Shape(800, 500), 0.0, whole=True)
+    pool.arrive(1, "low", "t", Shape(100, 500), 0.0, whole=True)
+    assert pool.arrive(2, "low", "t", Shape(300, 500), 0.0) == []
+    assert pool.next_deadline_s() == 8.0, "800 tokens at 100 a second"
+    assert pool.advance(7.9) == []
+    assert [effect.ticket for effect in pool.advance(8.0)] == [2]
+    pool.check()
+    pool.advance(9.0)
+    assert pool._replicas.listed[0].prefill_tokens == 300, "streams tell of theirs"
