@@ -6,6 +6,7 @@ kept as permits come and go, so that most questions are answered without looking
 worst cases does not fit is the peak computed, and a refusal is remembered until something is freed.
 """
 
+from collections import deque
 from collections.abc import Collection
 
 from forebay.admission.kv import outlived_tokens, peak_kv_tokens
@@ -26,8 +27,8 @@ NOT_KEPT = 1_000_000
 class Replica:
     """What one gateway has in flight on one replica."""
 
-    def __init__(self, listed: RosterReplica, unweighed: "list[Replica]") -> None:
-        """``unweighed``: where it enters itself when its rank is no longer right."""
+    def __init__(self, listed: RosterReplica, unweighed: "list[Replica]", wanting: "list[Replica]") -> None:
+        """``unweighed``: where it enters itself when its rank is no longer right; ``wanting``: when it refused for want of prefill."""
         self.id = listed.id
         self.url = listed.url
         self.listed = True
@@ -64,6 +65,9 @@ class Replica:
         """…before so many tokens have been freed."""
         self.prefill_wanted = False
         """Somebody was refused for want of prefill tokens: only then is it news when some are freed."""
+        self.wholes: deque[Ticket] = deque()
+        """Permits of answers that come whole, about in the order in which their prompts are prefilled; some may be over."""
+        self._wanting = wanting
         self.pauses = self.pause = 0
         """How many frees let nobody behind the head be looked at, the last time and from now on (`pump`)."""
         self.use(listed)
@@ -100,7 +104,9 @@ class Replica:
             prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
         outstanding = self.prefill_tokens
         if outstanding and outstanding + ticket.uncached > prefill_tokens:
-            self.prefill_wanted = True
+            if not self.prefill_wanted:
+                self.prefill_wanted = True
+                self._wanting.append(self)
             return False
         if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
             return False
@@ -167,9 +173,10 @@ class Replica:
             return True
         return peak_kv_tokens(self._spread(ticket, victims)) <= capacity.kv_tokens
 
-    def grant(self, ticket: Ticket) -> None:
+    def grant(self, ticket: Ticket, now_s: float) -> None:
         """Give a permit; the caller has asked ``fits``."""
         ticket.replica = self
+        ticket.dispatched_s = now_s
         ticket.outstanding = ticket.uncached
         self.permits[ticket.id] = ticket
         self.sequences += ticket.sequences
@@ -177,6 +184,13 @@ class Replica:
         self.worst_tokens += ticket.total
         self.prefill_tokens += ticket.uncached
         self.preemptible += ticket.lane.preemptible
+        if ticket.whole:
+            if self.wholes:
+                self.reclaim(now_s)
+            # Nothing tells of the first token of an answer that comes whole: it is foreseen, after what is prefilled before it.
+            per_s = self.capacity.prefill_tokens_per_s
+            ticket.prefilled_s = now_s + self.prefill_tokens / per_s if per_s > 0 else now_s
+            self.wholes.append(ticket)
         if self._peaks is not None:
             self._peaks.add(ticket)
         if self._weighed:
@@ -205,6 +219,20 @@ class Replica:
                 self._peaks = None
         if self._weighed:
             self._changed()
+
+    def reclaim(self, now_s: float) -> bool:
+        """Free the prefill tokens of answers that come whole where it is foreseen that they are free by now; whether there were any."""
+        wholes = self.wholes
+        found = False
+        while wholes:
+            ticket = wholes[0]
+            if ticket.replica is self and ticket.outstanding:
+                if ticket.prefilled_s > now_s:
+                    break
+                self.prefilled(ticket)
+                found = True
+            wholes.popleft()
+        return found
 
     def prefilled(self, ticket: Ticket) -> None:
         """The first token came: the prompt is in the KV cache and waits for no prefill."""

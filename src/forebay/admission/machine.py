@@ -96,7 +96,7 @@ class Admission:
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         effects: list[Effect] = []
         waiting, pump = self._waiting, self._pump
-        if waiting.count or pump.prefills:
+        if waiting.count:
             self._catch_up(now_s, effects)
         self.arrived_total += 1
         order = lane.order
@@ -111,14 +111,13 @@ class Admission:
                 replicas.be_courteous(True)
         goes_next = not waiting.count or not waiting.ahead(lane)
         if goes_next:
-            replica = replicas.choose(entry, replicas.listed)
+            replica = replicas.choose(entry, replicas.listed) or pump.look_again(entry, now_s)
             if replica is not None:
                 pump.start(entry, replica, now_s, effects)
                 return effects
             if pump.preempt(entry, now_s, effects):
                 self._run(now_s, effects)
                 return effects
-            pump.found_nothing(entry)
         prefill_s = replicas.prefill_s(entry)
         entry.late_at_s = now_s + min(lane.ttft_s if ttft_s is None else ttft_s, patience_s) - prefill_s
         if patience_s < math.inf:
@@ -139,7 +138,6 @@ class Admission:
         if entry.outstanding:
             replica.prefilled(entry)
             if replica.prefill_wanted:
-                replica.prefill_wanted = False
                 return self._freed_on(replica, now_s)
         return []
 
@@ -372,9 +370,8 @@ class Admission:
     def _catch_up(self, now_s: float, effects: list[Effect]) -> None:
         """Do what the passing of time alone asks for."""
         if not self._waiting.count:
-            self._pump.prefill(now_s)
             return
-        if self._pump.prefilled_s <= now_s:
+        if self._replicas.wanting and self._pump.prefilled_s <= now_s:
             self._run(now_s, effects)
         if self._due(now_s):
             self._expire(now_s, effects)

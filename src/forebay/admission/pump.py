@@ -6,7 +6,6 @@ skips are used up lets nobody past, so a large request starts in bounded time an
 is not preemptible takes the place of preemptible ones (`preempting`).
 """
 
-import heapq
 import math
 from collections.abc import Collection
 
@@ -42,8 +41,6 @@ class Pump:
         """Who was queued with this number or before it did not know the present roster then."""
         self._kept: tuple[Ticket, Replica] | None = None
         """Whom space is kept for, and where."""
-        self.prefills: list[tuple[float, int, float, Ticket]] = []
-        """When prompts of answers that come whole will have been prefilled: (then, number of the choice, when that was, the ticket)."""
         self.urgent_s = -math.inf
         """When a request that is not preemptible came last."""
 
@@ -68,9 +65,13 @@ class Pump:
             entry.tried_seq = self._change
         return replica
 
-    def found_nothing(self, entry: Ticket) -> None:
-        """It was looked at everywhere, and fits nowhere."""
-        entry.tried_seq = self._change
+    def look_again(self, entry: Ticket, now_s: float) -> Replica | None:
+        """It fits nowhere: perhaps what is prefilled by now makes room; else that is remembered."""
+        replicas = self.replicas
+        replica = replicas.choose(entry, replicas.listed) if replicas.wanting and self.reclaim(now_s) else None
+        if replica is None:
+            entry.tried_seq = self._change
+        return replica
 
     def start(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
         """Give it its permit, whether it waited or not."""
@@ -85,8 +86,7 @@ class Pump:
         replicas = self.replicas
         replicas.chosen_seq += 1
         replica.chosen_seq = replicas.chosen_seq
-        replica.grant(entry)
-        entry.dispatched_s = now_s
+        replica.grant(entry, now_s)
         more_tokens = entry.uncached - entry.charged_tokens
         if more_tokens > 0:
             entry.charged_tokens = entry.uncached
@@ -94,32 +94,20 @@ class Pump:
             account.counter += more_tokens * account.per_weight
         if waiting.count:
             waiting.started(entry)
-        if entry.whole and entry.outstanding:
-            self._foresee_prefill(entry, replica, now_s)
         effects.append(Dispatch(entry.id, replica.id, replica.url))
-
-    def _foresee_prefill(self, entry: Ticket, replica: Replica, now_s: float) -> None:
-        """Nothing tells of the first token of an answer that comes whole: its prompt is prefilled after those before it, at the declared pace."""
-        per_s = replica.capacity.prefill_tokens_per_s
-        then_s = now_s + replica.prefill_tokens / per_s if per_s > 0 else now_s
-        heapq.heappush(self.prefills, (then_s, self.replicas.chosen_seq, now_s, entry))
 
     @property
     def prefilled_s(self) -> float:
-        """When the next prompt is taken to be prefilled, if somebody waits for that."""
-        return self.prefills[0][0] if self.prefills and self.waiting.count else math.inf
+        """When the next prompt is foreseen to be prefilled on a replica that refused somebody who waits for want of that."""
+        foreseen_s = [replica.wholes[0].prefilled_s for replica in self.replicas.wanting if replica.wholes]
+        return min(foreseen_s) if foreseen_s and self.waiting.count else math.inf
 
-    def prefill(self, now_s: float) -> None:
-        """Free what has been prefilled by now, as foreseen."""
-        prefills = self.prefills
-        while prefills and prefills[0][0] <= now_s:
-            _, _, dispatched_s, entry = heapq.heappop(prefills)
-            replica = entry.replica
-            if replica is not None and entry.outstanding and entry.dispatched_s == dispatched_s:
-                replica.prefilled(entry)
-                if replica.prefill_wanted and replica.listed:
-                    replica.prefill_wanted = False
-                    self.freed(replica)
+    def reclaim(self, now_s: float) -> bool:
+        """Free prefill tokens where they are wanted and foreseen to be free by now; whether there were any."""
+        found = [replica for replica in self.replicas.wanting if replica.reclaim(now_s)]
+        for replica in found:
+            self.freed(replica)
+        return bool(found)
 
     def leave(self, entry: Ticket, now_s: float, *, started: bool) -> None:
         """It waits no more; space that was kept for it is free for others."""
@@ -130,8 +118,9 @@ class Pump:
 
     def run(self, now_s: float, effects: list[Effect]) -> Ticket | None:
         """Start all that can be started. Returns a head that no replica of this roster will ever take: to be refused, and run again."""
-        if self.prefills:
-            self.prefill(now_s)
+        if self.replicas.wanting:
+            self.reclaim(now_s)
+            self._want_anew()
         if self.replicas.courteous and now_s - self.urgent_s > COURTEOUS_S:
             self.replicas.be_courteous(False)
             self.all_changed()
@@ -149,6 +138,13 @@ class Pump:
         self._freed.clear()
         self._freed_from = self._change
         return None
+
+    def _want_anew(self) -> None:
+        """Where something was freed it will show whether prefill tokens are still wanted."""
+        for replica in self._freed:
+            if replica.prefill_wanted:
+                replica.prefill_wanted = False
+                self.replicas.wanting.remove(replica)
 
     def _open(self, replicas: Collection[Replica]) -> bool:
         """Whether anybody could start on one of these: there is a slot, or one that may be given up. Of none it isn't known."""

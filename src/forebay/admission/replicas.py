@@ -36,6 +36,8 @@ class Replicas:
         """Output tokens per second of one sequence on a full replica, the fastest; 0: unknown."""
         self.courteous = False
         """Preemptible work leaves a reserve for others."""
+        self.wanting: list[Replica] = []
+        """Replicas that refused somebody for want of prefill tokens since something was freed on them."""
         self._unweighed: list[Replica] = []
         """Replicas whose rank is not that of their permits now: where there is no choice, nobody weighs."""
 
@@ -49,7 +51,7 @@ class Replicas:
         for replica_id, replica in listed.items():
             known_one = self._known.get(replica_id)
             if known_one is None:
-                self._known[replica_id] = Replica(replica, self._unweighed)
+                self._known[replica_id] = Replica(replica, self._unweighed, self.wanting)
             else:
                 known_one.use(replica)
         self.listed = [self._known[replica_id] for replica_id in listed]
@@ -134,6 +136,8 @@ class Replicas:
         """A replica that left the roster is dropped with its last permit."""
         if not replica.permits:
             del self._known[replica.id]
+            if replica.prefill_wanted:
+                self.wanting.remove(replica)
 
     def running(self) -> list[Ticket]:
         """Every ticket that holds a permit."""

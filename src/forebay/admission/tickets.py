@@ -35,6 +35,7 @@ class Ticket:
         "output_max",
         "outstanding",
         "preempted",
+        "prefilled_s",
         "prompt",
         "queued_s",
         "queued_seq",
@@ -67,7 +68,7 @@ class Ticket:
         prompt = self.prompt = prompt - shape.shared_tokens
         """Prompt tokens whose KV is its own."""
         self.total = prompt + output
-        self.arrived_s = self.queued_s = self.dispatched_s = self.deadline_s = self.late_at_s = now_s
+        self.arrived_s = self.queued_s = self.dispatched_s = self.deadline_s = self.late_at_s = self.prefilled_s = now_s
         """``deadline_s``: it is refused if it has not been started by then. ``late_at_s``: from then on its TTFT can't be met."""
         self.queued_seq = self.emitted = self.charged_tokens = 0
         self.replica: Replica | None = None

@@ -133,5 +133,5 @@ def test_the_prefill_of_an_answer_that_comes_whole_is_foreseen_and_others_start_
     assert pool.advance(7.9) == []
     assert [effect.ticket for effect in pool.advance(8.0)] == [2]
     pool.check()
-    pool.advance(9.0)
-    assert pool._replicas.listed[0].prefill_tokens == 300, "streams tell of theirs"
+    assert len(pool.arrive(3, "low", "t", Shape(700, 5), 9.0)) == 1, "the second is prefilled too; the third will tell"
+    assert len(pool.arrive(4, "low", "t", Shape(1, 5), 9.0)) == 0
