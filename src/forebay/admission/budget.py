@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from forebay.admission.kv import outlived_tokens, peak_kv_tokens
 from forebay.admission.peaks import Peaks
-from forebay.admission.tickets import Ticket
+from forebay.admission.tickets import REVIEW_TOKENS_MIN, Ticket
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
 
 EXACT_MAX = 24
@@ -212,6 +212,7 @@ class Replica:
         self.prefill_tokens -= ticket.outstanding
         self.preemptible -= ticket.lane.preemptible
         ticket.emitted = ticket.outstanding = 0
+        ticket.review_at_tokens = REVIEW_TOKENS_MIN
         ticket.expected = ticket.output
         if self._peaks is not None:
             self._peaks.remove(ticket)
@@ -246,12 +247,21 @@ class Replica:
         ticket.emitted += tokens
         self.held_tokens += tokens
         if ticket.emitted > ticket.expected:
-            expected = outlived_tokens(ticket.emitted, ticket.output_max)
-            self.worst_tokens += expected - ticket.expected
-            ticket.expected = expected
-            self._changed()
+            self._expect(ticket, outlived_tokens(ticket.emitted, ticket.output_max))
         if self._peaks is not None:
             self._peaks.moved(ticket, tokens)
+
+    def expect(self, ticket: Ticket, expected: int) -> None:
+        """``ticket``, which runs here, is expected to emit so much in all."""
+        if expected != ticket.expected:
+            self._expect(ticket, expected)
+            if self._peaks is not None:
+                self._peaks.moved(ticket, 0)
+
+    def _expect(self, ticket: Ticket, expected: int) -> None:
+        self.worst_tokens += expected - ticket.expected
+        ticket.expected = expected
+        self._changed()
 
     def _changed(self) -> None:
         if self._weighed:

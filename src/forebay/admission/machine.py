@@ -9,11 +9,11 @@ O(replicas) cheap comparisons. What was found to fit nowhere is tried again only
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from forebay.admission.budget import Replica
 from forebay.admission.effects import Effect, Refuse
-from forebay.admission.fairness import OUTPUT_COST
+from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal, bounded
 from forebay.admission.pump import Pump
@@ -39,11 +39,19 @@ class Admission:
     """Lanes, permits and refusals of one pool.
 
     ``tiers``: one lane each, lowest rank first (equal ranks in the order given). ``queued_max`` bounds all lanes
-    together, but for what had been started before and waits again. ``weights``: of the teams, 1 for those not named.
+    together, but for what had been started before and waits again. ``weights``: of the teams, 1 for those not named. ``outlook``: for a
+    team and what one of its answers has emitted, the output to expect of it in all, where that is known.
     Times are world seconds and never go backwards; call ``advance`` when ``next_deadline_s()`` has come.
     """
 
-    def __init__(self, pool: str, tiers: Sequence[Tier], queued_max: int, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        pool: str,
+        tiers: Sequence[Tier],
+        queued_max: int,
+        weights: Mapping[str, float] | None = None,
+        outlook: Callable[[str, int], int | None] | None = None,
+    ) -> None:
         if not tiers:
             raise ValueError(f"pool {pool!r} needs at least one tier")
         self.pool = pool
@@ -60,6 +68,7 @@ class Admission:
         self._lanes = self._waiting.lanes
         self._lane_of = self._waiting.lane_of
         self._tickets: dict[int, Ticket] = {}
+        self._outlook = outlook
 
     @property
     def waiting(self) -> int:
@@ -150,6 +159,8 @@ class Admission:
         entry = self._running(ticket)
         assert entry.replica is not None
         entry.replica.grow(entry, tokens)
+        if entry.emitted >= entry.review_at_tokens and self._outlook is not None:
+            entry.review(self._outlook)
         charged_tokens = entry.uncached + OUTPUT_COST * entry.emitted
         more_tokens = charged_tokens - entry.charged_tokens
         if more_tokens > 0:
@@ -244,6 +255,14 @@ class Admission:
         """Where a request stands and when it will start; None: it has ended, or never came."""
         entry = self._tickets.get(ticket)
         return None if entry is None else position(self._lanes, entry, [one.capacity for one in self._replicas.listed], now_s)
+
+    def teams(self) -> list[TeamLoad]:
+        """Every team that ever came, by lane."""
+        return [
+            TeamLoad(lane.tier, account.team, account.waiting, account.tokens, account.given_tokens)
+            for lane in self._lanes
+            for account in lane.order.accounts.values()
+        ]
 
     def load(self, now_s: float) -> tuple[tuple[LaneLoad, ...], tuple[ReplicaLoad, ...]]:
         """What waits and what is in flight (draining replicas included), for the snapshot to the controller."""

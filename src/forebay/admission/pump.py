@@ -172,6 +172,7 @@ class Pump:
             victim.preempted += 1
             self.wait_again(victim, now_s)
             effects.append(Requeue(victim.id, replica.id))
+        self.freed(replica)
         self.start(entry, replica, now_s, effects)
         return True
 

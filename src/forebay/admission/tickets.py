@@ -1,5 +1,6 @@
 """One request inside admission, from its arrival to its end: the only mutable record about it."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from forebay.domain.shape import Shape
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 RETRIES_MAX = 8
 """Replicas remembered as tried; after so many the request is given up."""
+REVIEW_TOKENS_MIN = 64
+"""Emitted before the expected output is looked at again, and between two such looks (or half of what was emitted)."""
 
 
 class Ticket:
@@ -41,6 +44,7 @@ class Ticket:
         "queued_seq",
         "replica",
         "returned",
+        "review_at_tokens",
         "sequences",
         "skips",
         "total",
@@ -70,6 +74,8 @@ class Ticket:
         self.total = prompt + output
         self.arrived_s = self.queued_s = self.dispatched_s = self.deadline_s = self.late_at_s = self.prefilled_s = now_s
         """``deadline_s``: it is refused if it has not been started by then. ``late_at_s``: from then on its TTFT can't be met."""
+        self.review_at_tokens = REVIEW_TOKENS_MIN
+        """Once it has emitted so much, its expected output is looked at again."""
         self.queued_seq = self.emitted = self.charged_tokens = 0
         self.replica: Replica | None = None
         self.excluded: tuple[str, ...] = ()
@@ -81,6 +87,18 @@ class Ticket:
         """How often it gave its place up, and how often others were let past it."""
         self.tried_seq = -1
         """It fits nowhere as things were at this change; -1: it was not looked at."""
+
+    def review(self, outlook: Callable[[str, int], int | None]) -> None:
+        """It runs, and has emitted enough to tell more of it than was known when it came."""
+        emitted = self.emitted
+        self.review_at_tokens = emitted + max(REVIEW_TOKENS_MIN, emitted // 2)
+        each = outlook(self.account.team, emitted // self.sequences)
+        if each is None or self.replica is None:
+            return
+        expected = each * self.sequences
+        if self.output_max and expected > self.output_max:
+            expected = self.output_max
+        self.replica.expect(self, max(expected, emitted))
 
     def held_tokens(self) -> int:
         """KV tokens it holds now."""

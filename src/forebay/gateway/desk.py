@@ -54,10 +54,15 @@ class PoolDesk:
 
     __slots__ = ("_finished", "admission", "calls", "context_tokens", "meters", "model", "name")
 
-    def __init__(self, spec: Spec, pool: Pool) -> None:
+    def __init__(self, spec: Spec, pool: Pool, estimator: Estimator) -> None:
         self.name = pool.name
         self.model = pool.model
-        self.admission = Admission(pool.name, spec.tiers, pool.queued_max, {team.name: team.weight for team in spec.teams})
+
+        def outlook(team: str, emitted_tokens: int) -> int | None:
+            return estimator.expected_output(team, pool.model, emitted_tokens)
+
+        weights = {team.name: team.weight for team in spec.teams}
+        self.admission = Admission(pool.name, spec.tiers, pool.queued_max, weights, outlook)
         self.calls: dict[int, Caller] = {}
         self.meters = {tier.name: TierMeter(pool.name, tier, pool.slo.itl_s) for tier in spec.tiers}
         models = {model.name: model for model in spec.models}
@@ -78,7 +83,7 @@ class Desk:
     def __init__(self, spec: Spec, clock: Clock) -> None:
         self.clock = clock
         self.estimator = Estimator()
-        self.pools = {pool.name: PoolDesk(spec, pool) for pool in spec.pools}
+        self.pools = {pool.name: PoolDesk(spec, pool, self.estimator) for pool in spec.pools}
         self.quotas = {team.name: Quota(team.limits) for team in spec.teams if team.limits != TeamLimits()}
         """Of the teams that have limits."""
         self._taken: dict[int, tuple[Quota, int, float]] = {}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from forebay.admission.fairness import TeamLoad
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
@@ -158,6 +159,14 @@ class Gateway:
     def replicas(self) -> Iterable[tuple[str, str, int, int]]:
         """In flight, by pool and replica."""
         return [(load.pool, one.replica, one.streams, one.kv_tokens) for load in self.desk.loads() for one in load.replicas]
+
+    def teams(self) -> Iterable[tuple[str, TeamLoad]]:
+        """What waits and was given, by pool and team."""
+        return [(pool.name, team) for pool in self.desk.pools.values() for team in pool.admission.teams()]
+
+    def over_limits(self) -> Iterable[tuple[str, str, int]]:
+        """What was refused at a limit, by team."""
+        return [(team, cap.value, count) for team, quota in self.desk.quotas.items() for cap, count in quota.refused.items() if count]
 
     def connections(self) -> int:
         """Open client connections."""

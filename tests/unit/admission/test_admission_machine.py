@@ -510,3 +510,26 @@ def test_what_was_abandoned_in_the_middle_is_not_kept_for_ever() -> None:
 def test_a_pool_without_tiers_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one tier"):
         Admission("chat", (), 10)
+
+
+def test_what_is_left_is_estimated_anew_from_what_was_emitted() -> None:
+    seen = []
+
+    def outlook(team: str, emitted: int) -> int | None:
+        seen.append((team, emitted))
+        return 400 if emitted < 300 else None
+
+    pool = Admission("chat", TIERS, 10, outlook=outlook)
+    pool.set_roster(roster("a", of=capacity(kv_tokens=1000, sequences=10)), 0.0)
+    pool.arrive(1, "standard", "t", Shape(100, 200), 0.0)
+    for _ in range(12):
+        pool.emitted(1, 32)
+    assert seen == [("t", 64), ("t", 128), ("t", 192), ("t", 288)]
+    replica = pool._replicas.listed[0]
+    assert replica.worst_tokens == 100 + 400
+    pool.check()
+    capped = Admission("chat", TIERS, 10, outlook=outlook)
+    capped.set_roster(roster("a", of=capacity(kv_tokens=1000, sequences=10)), 0.0)
+    capped.arrive(1, "standard", "t", Shape(100, 200, output_tokens_max=250), 0.0)
+    capped.emitted(1, 64)
+    assert capped._replicas.listed[0].worst_tokens == 100 + 250

@@ -139,3 +139,12 @@ def test_preemptible_work_leaves_a_reserve_while_others_come_and_none_when_it_is
     more = dispatched(pool.finish(0, None, 2.0 + COURTEOUS_S))
     assert len(more) == 4, "alone for a minute: all of it"
     pool.check()
+
+
+def test_what_a_given_up_place_leaves_over_is_for_those_that_wait() -> None:
+    """Two slots were given up and one taken: the other must not stay empty until something ends."""
+    pool = pool_of(TOP, LOW, slots=2)
+    pool.arrive(1, "low", "t", Shape(10, 10, sequences=2), 0.0)
+    pool.arrive(2, "low", "t", Shape(10, 10), 0.0)
+    effects = pool.arrive(9, "top", "t", SHORT, 1.0)
+    assert effects == [Requeue(1, "r0"), Dispatch(9, "r0", "http://r0"), Dispatch(2, "r0", "http://r0")]

@@ -61,6 +61,10 @@ def test_answers_tell_a_limited_team_what_is_left_and_others_nothing(world, spec
         assert free.status == 200
         assert not any(name.startswith("x-ratelimit") for name in free.headers)
         assert front.counts().shed == 1
+        page = (await front.ask(None, target="/metrics")).body.decode()
+        assert 'forebay_team_over_limit_total{limit="requests_per_minute",team="limited"} 1.0' in page
+        assert 'forebay_team_given_tokens_total{pool="chat",team="free",tier="interactive"} 30.0' in page
+        assert 'forebay_team_waiting{pool="chat",team="free",tier="interactive"} 0.0' in page
 
     async def either(seen, answer):
         await (streamed if seen.json().get("stream") else quick)(seen, answer)
