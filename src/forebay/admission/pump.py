@@ -37,6 +37,8 @@ class Pump:
         """…the replicas on which that was…"""
         self._freed_from = 0
         """…since this change: what was looked at before it has to be looked at on all."""
+        self._some_came_back = False
+        """Since the last run: they have been looked at nowhere."""
         self._joined_before = 0
         """Who was queued with this number or before it did not know the present roster then."""
         self._kept: tuple[Ticket, Replica] | None = None
@@ -128,7 +130,7 @@ class Pump:
             fresh = head.tried_seq < self._freed_from
             if head.queued_seq <= self._joined_before and self.replicas.hopeless(head) is not None:
                 return head
-            if not self._open(self.replicas.listed if fresh else self._freed):
+            if not self._some_came_back and not self._open(self.replicas.listed if fresh else self._freed):
                 break
             replica = self.place(head)
             if replica is not None:
@@ -137,6 +139,7 @@ class Pump:
                 break
         self._freed.clear()
         self._freed_from = self._change
+        self._some_came_back = False
         return None
 
     def _want_anew(self) -> None:
@@ -181,6 +184,7 @@ class Pump:
         entry.deadline_s = now_s + max(0.0, entry.deadline_s - entry.dispatched_s)
         entry.returned = True
         entry.tried_seq = -1
+        self._some_came_back = True
         self.waiting.join(entry, now_s)
 
     def _pass(self, head: Ticket, now_s: float, effects: list[Effect]) -> bool:
