@@ -15,11 +15,11 @@ from forebay.admission.budget import Replica
 from forebay.admission.effects import Effect, Refuse
 from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
-from forebay.admission.outcomes import Refusal, bounded
+from forebay.admission.outcomes import Refusal
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX, Waiting
-from forebay.admission.waits import Position, ahead_share, declared_wait_s, measured_wait_s, position
+from forebay.admission.waits import Position, measured_wait_s, position, retry_after_s
 from forebay.domain.roster import LaneLoad, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.domain.signal import Known
@@ -27,10 +27,6 @@ from forebay.spec.types import Tier
 
 NO_REPLICAS_HOLD_S = 15.0
 """With no replica and none expected a request is held this long: the controller needs a few ticks to start the first."""
-NO_REPLICAS_RETRY_S = 30.0
-"""Retry-After where nothing is expected."""
-UNMEASURED_RETRY_S = 10.0
-"""Retry-After where neither a measured nor a declared pace is known."""
 FORESIGHT_S = 600.0
 """A pace seen over half a minute is not stretched further: tiers that accept a longer wait are not refused by prediction."""
 
@@ -342,22 +338,7 @@ class Admission:
             self._pump.leave(entry, now_s, started=False)
         del self._tickets[entry.id]
         self.refused_total += 1
-        effects.append(Refuse(entry.id, why, self._retry_after_s(entry, why, now_s)))
-
-    def _retry_after_s(self, entry: Ticket, why: Refusal, now_s: float) -> float | None:
-        if why is Refusal.NEVER_FITS:
-            return None
-        ready_in_s = None if self._replicas.ready_at_s is None else self._replicas.ready_at_s - now_s
-        if why is Refusal.NO_REPLICAS:
-            return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)
-        lane, account = entry.lane, entry.account
-        wait = measured_wait_s(self._lanes, lane, account, now_s)
-        wait_s = wait.value if isinstance(wait, Known) else None
-        if wait_s is None:
-            wait_s = declared_wait_s(self._lanes, lane, ahead_share(lane, account), (one.capacity for one in self._replicas.listed))
-        if wait_s is None:
-            wait_s = UNMEASURED_RETRY_S
-        return bounded(wait_s if ready_in_s is None else min(wait_s, ready_in_s))
+        effects.append(Refuse(entry.id, why, retry_after_s(self._lanes, self._replicas, entry, why, now_s)))
 
     def _end_permit(self, entry: Ticket, now_s: float) -> list[Effect]:
         replica = entry.replica

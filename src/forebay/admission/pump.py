@@ -174,7 +174,7 @@ class Pump:
             self.preempted_total += 1
             victim.preempted += 1
             self.wait_again(victim, now_s)
-            effects.append(Requeue(victim.id, replica.id))
+            _take_back(effects, victim.id, replica.id)
         self.freed(replica)
         self.start(entry, replica, now_s, effects)
         return True
@@ -240,3 +240,12 @@ class Pump:
         keeping = [replica for replica in self.replicas.listed if replica.kept_for is not None]
         assert [replica.kept_for for replica in keeping] == ([self._kept[0]] if self._kept else []), "space is kept for nobody"
         assert self._kept is None or self._kept[0].queued_seq, "space is kept for one that does not wait"
+
+
+def _take_back(effects: list[Effect], ticket: int, replica_id: str) -> None:
+    """Ask for its end; one that has only just been started, and is not sent yet, is never sent."""
+    for effect in effects:
+        if isinstance(effect, Dispatch) and effect.ticket == ticket:
+            effects.remove(effect)
+            return
+    effects.append(Requeue(ticket, replica_id))

@@ -12,9 +12,16 @@ import msgspec
 
 from forebay.admission.fairness import Account
 from forebay.admission.lanes import Lane
+from forebay.admission.outcomes import Refusal, bounded
+from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity
 from forebay.domain.signal import Known, Signal, Unknown
+
+NO_REPLICAS_RETRY_S = 30.0
+"""Retry-After where nothing is expected."""
+UNMEASURED_RETRY_S = 10.0
+"""Retry-After where neither a measured nor a declared pace is known."""
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -66,9 +73,22 @@ def declared_wait_s(lanes: Sequence[Lane], lane: Lane, share: float, capacities:
     return max(prompt_tokens / prefill_per_s, output_tokens / decode_per_s)
 
 
-def ahead_share(lane: Lane, account: Account) -> float:
-    """How much of what waits in ``lane`` starts before another request of this team."""
-    return lane.order.ahead(account, account.tokens)[0] / lane.cost_tokens if lane.cost_tokens else 0.0
+def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why: Refusal, now_s: float) -> float | None:
+    """When coming back helps whom admission refuses: by the measured drain of what starts before its team, or when a cold start is over."""
+    if why is Refusal.NEVER_FITS:
+        return None
+    ready_in_s = None if replicas.ready_at_s is None else replicas.ready_at_s - now_s
+    if why is Refusal.NO_REPLICAS:
+        return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)
+    lane, account = ticket.lane, ticket.account
+    wait = measured_wait_s(lanes, lane, account, now_s)
+    wait_s = wait.value if isinstance(wait, Known) else None
+    if wait_s is None:
+        share = lane.order.ahead(account, account.tokens)[0] / lane.cost_tokens if lane.cost_tokens else 0.0
+        wait_s = declared_wait_s(lanes, lane, share, (replica.capacity for replica in replicas.listed))
+    if wait_s is None:
+        wait_s = UNMEASURED_RETRY_S
+    return bounded(wait_s if ready_in_s is None else min(wait_s, ready_in_s))
 
 
 def position(lanes: Sequence[Lane], ticket: Ticket, capacities: Iterable[Capacity], now_s: float) -> Position:

@@ -390,8 +390,7 @@ class Call(CallState):
         self._open = True
         connection = self._connection
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        desk = self._context.desk
-        more = desk.limits_left(self._team) if desk.quotas else b""
+        more = self._context.desk.limits_left(self._team)
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
         connection.release(self._request)

@@ -3,10 +3,11 @@
 import pytest
 
 from forebay.admission.effects import Dispatch, Effect, Refuse
-from forebay.admission.machine import NO_REPLICAS_HOLD_S, NO_REPLICAS_RETRY_S, UNMEASURED_RETRY_S, Admission
+from forebay.admission.machine import NO_REPLICAS_HOLD_S, Admission
 from forebay.admission.outcomes import Refusal
 from forebay.admission.pump import SKIPS_MAX
 from forebay.admission.tickets import RETRIES_MAX
+from forebay.admission.waits import NO_REPLICAS_RETRY_S, UNMEASURED_RETRY_S
 from forebay.domain.roster import Capacity, LaneLoad, Posture, ReplicaLoad, RosterPool, RosterReplica
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier

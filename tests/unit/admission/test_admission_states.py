@@ -94,6 +94,11 @@ class AdmissionStates(RuleBasedStateMachine):
         return max(sum(cur + step for left, cur in sequences if left >= step) for step in steps)
 
     def carry_out(self, effects: list[Effect]) -> None:
+        sent = [effect.ticket for effect in effects if isinstance(effect, Dispatch)]
+        assert len(sent) == len(set(sent)), "sent twice at once"
+        for place, effect in enumerate(effects):
+            ended = isinstance(effect, Requeue) and effect.ticket in [one.ticket for one in effects[:place]]
+            assert not ended, "sent and ended at once: whoever carries it out may end it first"
         for place, effect in enumerate(effects):
             if isinstance(effect, Requeue):
                 self.gave_up_its_place(effect, effects[place + 1 :])

@@ -148,3 +148,17 @@ def test_what_a_given_up_place_leaves_over_is_for_those_that_wait() -> None:
     pool.arrive(2, "low", "t", Shape(10, 10), 0.0)
     effects = pool.arrive(9, "top", "t", SHORT, 1.0)
     assert effects == [Requeue(1, "r0"), Dispatch(9, "r0", "http://r0"), Dispatch(2, "r0", "http://r0")]
+
+
+def test_one_that_is_started_and_gives_its_place_up_in_one_call_is_never_sent() -> None:
+    """A bug of the worlds: it was sent after it had lost its permit."""
+    pool = pool_of(TOP, tier("low", 1, preemptible=True, min_share=0.5), slots=1)
+    pool.arrive(0, "top", "t", SHORT, 0.0)
+    pool.arrive(1, "top", "t", SHORT, 0.0)
+    pool.arrive(2, "low", "t", SHORT, 0.0)
+    (running,) = dispatched(pool.finish(0, None, 0.0))
+    pool.arrive(3, "top", "t", SHORT, 0.0)
+    effects = pool.finish(running, None, 0.0)
+    assert effects == [Dispatch(3, "r0", "http://r0")]
+    assert pool._tickets[2].preempted == 1
+    pool.check()
