@@ -351,7 +351,7 @@ class Admission:
         effects: list[Effect] = []
         if not replica.listed:
             self._replicas.forget_if_idle(replica)
-        elif self._waiting.count:
+        elif self._waiting.count and (replica.sequences < replica.capacity.sequences or replica.preemptible):
             self._pump.freed(replica)
             self._settle(now_s, effects)
         return effects

@@ -124,7 +124,10 @@ class Replicas:
         """Why no replica of this roster will ever take it, or None. An empty roster says nothing."""
         if not self.listed:
             return None
-        if not any(could_ever_fit(capacity, ticket) for capacity in self._capacities):
+        for capacity in self._capacities:
+            if could_ever_fit(capacity, ticket):
+                break
+        else:
             return Refusal.NEVER_FITS
         if ticket.excluded and not any(
             replica.id not in ticket.excluded and could_ever_fit(replica.capacity, ticket) for replica in self.listed

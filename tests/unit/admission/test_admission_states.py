@@ -79,7 +79,7 @@ class AdmissionStates(RuleBasedStateMachine):
         if shape.prompt_tokens + -(-shape.output_tokens // shape.sequences) > capacity.context_tokens:
             return False
         prefilling = sum(self.requests[t].shape.uncached_tokens for t in running if self.requests[t].prefilling)
-        if prefilling and prefilling + shape.uncached_tokens > capacity.prefill_tokens * (0.25 if spared else 1):
+        if prefilling and prefilling + shape.uncached_tokens > capacity.prefill_tokens * (0.1 if spared else 1):
             return False
         if not exact:
             worst = sum(self.requests[t].shape.prompt_tokens + self.requests[t].expected for t in running)
