@@ -1,21 +1,34 @@
-"""The three budgets of one replica, and the permits that take from them.
+"""The budgets of one replica, and the permits that take from them.
 
-All must fit: KV tokens at their peak, sequence slots, and outstanding uncached prefill tokens. KV alone would let a
-prefill-heavy workload queue up inside the engine, where it can no longer be ordered, moved or refused. The sums are
+All must fit: KV tokens at their peak, sequence slots, outstanding uncached prefill tokens, and the time of a decode step. KV alone
+would let a prefill-heavy workload queue up inside the engine, where it can no longer be ordered, moved or refused. The sums are
 kept as permits come and go, so that most questions are answered without looking at the permits: only where adding up
-worst cases does not fit is the exact peak computed, and a refusal is remembered until something is freed.
+worst cases does not fit is the peak computed, and a refusal is remembered until something is freed.
 """
 
+from collections import deque
+from collections.abc import Collection
+
 from forebay.admission.kv import outlived_tokens, peak_kv_tokens
-from forebay.admission.tickets import Ticket
+from forebay.admission.peaks import Peaks
+from forebay.admission.tickets import REVIEW_TOKENS_MIN, Ticket
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
+
+EXACT_MAX = 24
+"""Up to so many permits the peak is computed exactly, from all of them; from buckets beyond."""
+RESERVE = 0.04
+"""Share of the slots and the KV that preemptible work leaves free while others come, so that few of it have to give their place up."""
+BACKFILL_PREFILL = 0.1
+"""Share of the prefill budget that preemptible work may take then: what is outstanding is prefilled before the next prompt."""
+NOT_KEPT = 1_000_000
+"""More than any lane's index."""
 
 
 class Replica:
     """What one gateway has in flight on one replica."""
 
-    def __init__(self, listed: RosterReplica, unweighed: "list[Replica]") -> None:
-        """``unweighed``: where it enters itself when its rank is no longer right."""
+    def __init__(self, listed: RosterReplica, unweighed: "list[Replica]", wanting: "list[Replica]") -> None:
+        """``unweighed``: where it enters itself when its rank is no longer right; ``wanting``: when it refused for want of prefill."""
         self.id = listed.id
         self.url = listed.url
         self.listed = True
@@ -31,12 +44,32 @@ class Replica:
         self.chosen_seq = 0
         self.rank = (0.0, 0, 0)
         """Fraction of the tightest budget in use, streams, and when it was last chosen: the lowest is chosen first. As of ``weigh``."""
+        self.kept_for: Ticket | None = None
+        """Who alone of its lane and less important ones may be let in…"""
+        self.kept_index = NOT_KEPT
+        """…and the index of that lane."""
+        self.freed_seq = 0
+        """The change at which something was last freed."""
+        self.preemptible = 0
+        """Permits of preemptible requests."""
+        self.courteous = False
+        """Whether others than preemptible requests come, so that those leave a reserve."""
+        self._peaks: Peaks | None = None
         self._unweighed = unweighed
         self._weighed = True
         self.capacity = listed.capacity
         self.sequences_allowed = 0
-        self._refused: tuple[int, int, int] | None = None
-        """Prompt, output and sequences of the last KV refusal: what is no smaller need not be computed again."""
+        self._refused: tuple[int, int, int, bool] | None = None
+        """Prompt, output, sequences of the last KV refusal, and whether with a reserve: what is no smaller need not be computed again…"""
+        self._missing_tokens = 0
+        """…before so many tokens have been freed."""
+        self.prefill_wanted = False
+        """Somebody was refused for want of prefill tokens: only then is it news when some are freed."""
+        self.wholes: deque[Ticket] = deque()
+        """Permits of answers that come whole, about in the order in which their prompts are prefilled; some may be over."""
+        self._wanting = wanting
+        self.pauses = self.pause = 0
+        """How many frees let nobody behind the head be looked at, the last time and from now on (`pump`)."""
         self.use(listed)
 
     def use(self, listed: RosterReplica) -> None:
@@ -50,47 +83,116 @@ class Replica:
             self._changed()
 
     def fits(self, ticket: Ticket) -> bool:
-        """Whether all three budgets (and the context limit) hold with ``ticket``.
+        """Whether all budgets (and the context limit) hold with ``ticket``, and the space is not kept for another.
 
-        A prompt larger than the whole prefill budget is let in where no prefill is outstanding: it has to run somewhere.
+        A prompt larger than the whole prefill budget is let in where no prefill is outstanding: it has to run somewhere. So is one
+        that alone makes steps longer than the ITL promise.
         """
         capacity = self.capacity
-        if self.sequences + ticket.sequences > capacity.sequences or ticket.longest > capacity.context_tokens:
+        sequences = self.sequences + ticket.sequences
+        if sequences > capacity.sequences or ticket.longest > capacity.context_tokens:
             return False
+        lane = ticket.lane
+        if lane.index >= self.kept_index and ticket is not self.kept_for:
+            return False
+        kv_tokens = capacity.kv_tokens
+        prefill_tokens = capacity.prefill_tokens
+        if lane.preemptible and self.courteous:
+            if sequences > capacity.sequences - int(RESERVE * capacity.sequences):
+                return False
+            kv_tokens -= int(RESERVE * kv_tokens)
+            prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
         outstanding = self.prefill_tokens
-        if outstanding and outstanding + ticket.uncached > capacity.prefill_tokens:
+        if outstanding and outstanding + ticket.uncached > prefill_tokens:
+            if not self.prefill_wanted:
+                self.prefill_wanted = True
+                self._wanting.append(self)
             return False
-        if self.worst_tokens + ticket.total <= capacity.kv_tokens:
+        if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
+            return False
+        if self.worst_tokens + ticket.total <= kv_tokens:
             return True
-        return self._fits_at_peak(ticket)
+        return self._fits_at_peak(ticket, kv_tokens)
 
-    def _fits_at_peak(self, ticket: Ticket) -> bool:
-        if self.held_tokens + ticket.prompt > self.capacity.kv_tokens:
+    def _step_s(self, sequences: int, more_tokens: int) -> float:
+        """How long a decode step takes with so many sequences and so many more KV tokens than now."""
+        capacity = self.capacity
+        held_tokens = self.held_tokens + more_tokens
+        return capacity.step_base_s + capacity.step_per_sequence_s * sequences + capacity.step_per_kv_token_s * held_tokens
+
+    def _fits_at_peak(self, ticket: Ticket, kv_tokens: int) -> bool:
+        if self.held_tokens + ticket.prompt > kv_tokens:
             return False
         refused = self._refused
-        if refused is not None and ticket.prompt >= refused[0] and ticket.output >= refused[1] and ticket.sequences == refused[2]:
-            return False
+        reserved = kv_tokens < self.capacity.kv_tokens
+        if refused is not None:
+            prompt, output, sequences, with_reserve = refused
+            if ticket.prompt >= prompt and ticket.output >= output and ticket.sequences == sequences and reserved >= with_reserve:
+                return False
+        if len(self.permits) > EXACT_MAX:
+            peaks = self._peaks
+            if peaks is None:
+                peaks = self._peaks = Peaks()
+                for permit in self.permits.values():
+                    peaks.add(permit)
+            peak_tokens = peaks.with_one_more(ticket)
+        else:
+            peak_tokens = peak_kv_tokens(self._spread(ticket, ()))
+        if peak_tokens <= kv_tokens:
+            return True
+        self._refused = (ticket.prompt, ticket.output, ticket.sequences, reserved)
+        self._missing_tokens = peak_tokens - kv_tokens
+        return False
+
+    def _spread(self, ticket: Ticket, without: Collection[Ticket]) -> list[tuple[int, int]]:
+        """``(left, cur)`` of all sequences with ``ticket``'s, but for those of ``without``."""
         spread = ticket.spread()
         permits = self.permits.values()
-        if self.sequences == len(self.permits):
+        if not without and self.sequences == len(self.permits):
             spread += [(permit.expected - permit.emitted, permit.prompt + permit.emitted) for permit in permits]
         else:
             for permit in permits:
-                spread += permit.spread()
-        if peak_kv_tokens(spread) <= self.capacity.kv_tokens:
-            return True
-        self._refused = (ticket.prompt, ticket.output, ticket.sequences)
-        return False
+                if permit not in without:
+                    spread += permit.spread()
+        return spread
 
-    def grant(self, ticket: Ticket) -> None:
+    def fits_without(self, ticket: Ticket, victims: Collection[Ticket]) -> bool:
+        """Whether all budgets would hold with ``ticket`` in place of ``victims``."""
+        capacity = self.capacity
+        sequences = self.sequences - sum(victim.sequences for victim in victims) + ticket.sequences
+        outstanding = self.prefill_tokens - sum(victim.outstanding for victim in victims)
+        held_tokens = self.held_tokens - sum(victim.held_tokens() for victim in victims) + ticket.prompt
+        if sequences > capacity.sequences or ticket.longest > capacity.context_tokens or held_tokens > capacity.kv_tokens:
+            return False
+        if outstanding and outstanding + ticket.uncached > capacity.prefill_tokens:
+            return False
+        if capacity.itl_s and sequences > ticket.sequences and self._step_s(sequences, held_tokens - self.held_tokens) > capacity.itl_s:
+            return False
+        freed = sum(victim.prompt + victim.expected for victim in victims)
+        if self.worst_tokens - freed + ticket.total <= capacity.kv_tokens:
+            return True
+        return peak_kv_tokens(self._spread(ticket, victims)) <= capacity.kv_tokens
+
+    def grant(self, ticket: Ticket, now_s: float) -> None:
         """Give a permit; the caller has asked ``fits``."""
         ticket.replica = self
+        ticket.dispatched_s = now_s
         ticket.outstanding = ticket.uncached
         self.permits[ticket.id] = ticket
         self.sequences += ticket.sequences
         self.held_tokens += ticket.prompt
         self.worst_tokens += ticket.total
         self.prefill_tokens += ticket.uncached
+        self.preemptible += ticket.lane.preemptible
+        if ticket.whole:
+            if self.wholes:
+                self.reclaim(now_s)
+            # Nothing tells of the first token of an answer that comes whole: it is foreseen, after what is prefilled before it.
+            per_s = self.capacity.prefill_tokens_per_s
+            ticket.prefilled_s = now_s + self.prefill_tokens / per_s if per_s > 0 else now_s
+            self.wholes.append(ticket)
+        if self._peaks is not None:
+            self._peaks.add(ticket)
         if self._weighed:
             self._changed()
 
@@ -99,14 +201,39 @@ class Replica:
         del self.permits[ticket.id]
         ticket.replica = None
         self.sequences -= ticket.sequences
-        self.held_tokens -= ticket.prompt + ticket.emitted
-        self.worst_tokens -= ticket.prompt + ticket.expected
+        prompt = ticket.prompt
+        self.held_tokens -= prompt + ticket.emitted
+        worst_tokens = prompt + ticket.expected
+        self.worst_tokens -= worst_tokens
+        # No sum of what others hold falls by more than what this one would have held in the end.
+        self._missing_tokens -= worst_tokens
+        if self._missing_tokens <= 0:
+            self._refused = None
         self.prefill_tokens -= ticket.outstanding
+        self.preemptible -= ticket.lane.preemptible
         ticket.emitted = ticket.outstanding = 0
+        ticket.review_at_tokens = REVIEW_TOKENS_MIN
         ticket.expected = ticket.output
-        self._refused = None
+        if self._peaks is not None:
+            self._peaks.remove(ticket)
+            if len(self.permits) <= EXACT_MAX:
+                self._peaks = None
         if self._weighed:
             self._changed()
+
+    def reclaim(self, now_s: float) -> bool:
+        """Free the prefill tokens of answers that come whole where it is foreseen that they are free by now; whether there were any."""
+        wholes = self.wholes
+        found = False
+        while wholes:
+            ticket = wholes[0]
+            if ticket.replica is self and ticket.outstanding:
+                if ticket.prefilled_s > now_s:
+                    break
+                self.prefilled(ticket)
+                found = True
+            wholes.popleft()
+        return found
 
     def prefilled(self, ticket: Ticket) -> None:
         """The first token came: the prompt is in the KV cache and waits for no prefill."""
@@ -120,10 +247,21 @@ class Replica:
         ticket.emitted += tokens
         self.held_tokens += tokens
         if ticket.emitted > ticket.expected:
-            expected = outlived_tokens(ticket.emitted, ticket.output_max)
-            self.worst_tokens += expected - ticket.expected
-            ticket.expected = expected
-            self._changed()
+            self._expect(ticket, outlived_tokens(ticket.emitted, ticket.output_max))
+        if self._peaks is not None:
+            self._peaks.moved(ticket, tokens)
+
+    def expect(self, ticket: Ticket, expected: int) -> None:
+        """``ticket``, which runs here, is expected to emit so much in all."""
+        if expected != ticket.expected:
+            self._expect(ticket, expected)
+            if self._peaks is not None:
+                self._peaks.moved(ticket, 0)
+
+    def _expect(self, ticket: Ticket, expected: int) -> None:
+        self.worst_tokens += expected - ticket.expected
+        ticket.expected = expected
+        self._changed()
 
     def _changed(self) -> None:
         if self._weighed:
@@ -140,9 +278,7 @@ class Replica:
         if share > load:
             load = share
         if capacity.prefill_tokens:
-            share = self.prefill_tokens / capacity.prefill_tokens
-            if share > load:
-                load = share
+            load += self.prefill_tokens / capacity.prefill_tokens
         self.rank = (load, len(self.permits), self.chosen_seq)
 
     def reported(self) -> ReplicaLoad:
@@ -165,6 +301,7 @@ class Replica:
         assert self.held_tokens == sum(ticket.held_tokens() for ticket in permits), f"{self.id}: KV tokens leaked"
         assert self.worst_tokens == sum(ticket.prompt + ticket.expected for ticket in permits), f"{self.id}: KV estimates leaked"
         assert self.prefill_tokens == sum(ticket.outstanding for ticket in permits), f"{self.id}: prefill tokens leaked"
+        assert self.preemptible == sum(ticket.lane.preemptible for ticket in permits), f"{self.id}: preemptible permits leaked"
         assert self.sequences <= self.sequences_allowed, f"{self.id}: more sequences than slots"
         assert self.listed or permits, f"{self.id}: left the roster, has no permit, and is still kept"
 

@@ -6,11 +6,21 @@ from forebay.admission.outcomes import Refusal
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """Send this ticket's request to ``url`` now: it holds a permit there until ``finish``, ``retry`` or ``abandon``."""
+    """Send this ticket's request to ``url`` now: it holds a permit there until ``finish``, ``retry``, ``abandon`` or ``Requeue``."""
 
     ticket: int
     replica_id: str
     url: str
+
+
+class Requeue(msgspec.Struct, frozen=True):
+    """Abort this ticket's exchange with ``replica_id`` now and forget what came of it: its permit is another's, and it waits again.
+
+    Only of preemptible tiers, and never once something of the answer is with the client.
+    """
+
+    ticket: int
+    replica_id: str
 
 
 class Refuse(msgspec.Struct, frozen=True):
@@ -25,4 +35,4 @@ class Refuse(msgspec.Struct, frozen=True):
     retry_after_s: float | None
 
 
-Effect = Dispatch | Refuse
+Effect = Dispatch | Requeue | Refuse

@@ -4,6 +4,9 @@ Prompt tokens are bytes ÷ a learned ratio, output tokens a learned quantile: to
 itself, and the output's length is not knowable. Both are learned per (team, model) from finished requests; a team that
 is new to a model starts from what the model's other teams showed. Errors only shift when requests start: estimates are
 clamped to the context limit, never refused on, since only the engine counts exactly.
+
+Of an answer under way more is known: that it is longer than what it has emitted. `expected_output` is the same quantile among the
+answers that were longer than that.
 """
 
 import math
@@ -18,6 +21,8 @@ BYTES_PER_TOKEN_MIN = 1.0
 """Byte-level tokenisers make no token of less than a byte; a lower ratio is a chat template's or a bug's."""
 START_TOKENS = 256.0
 """Weight of the start ratio, in prompt tokens."""
+KEPT_LENGTHS = 0.998
+"""What each finished request leaves of the weight of earlier lengths: a tail needs hundreds."""
 KEPT = 31 / 32
 """What each finished request leaves of the weight of those before it."""
 OUTPUT_TOKENS_START = 256.0
@@ -28,10 +33,51 @@ GAIN_MIN = 0.02
 """Step of the quantile in its logarithm: from large while little is known to this, which goes on following changes."""
 
 
+LENGTH_BUCKETS = 48
+"""Of output lengths, each half as long again as the one two before: up to 16 million tokens."""
+_LONGER_SEEN_MIN = 8.0
+"""Answers longer than what was emitted, as they weigh now, before their quantile is trusted."""
+_WEIGHT_MAX = 1e12
+
+
+class _Lengths:
+    """How many answers were how long; the newest has the largest weight, so that older ones weigh less without being touched."""
+
+    __slots__ = ("_counts", "_weight")
+
+    def __init__(self) -> None:
+        self._counts = [0.0] * LENGTH_BUCKETS
+        self._weight = 1.0
+
+    def add(self, tokens: float) -> None:
+        self._weight /= KEPT_LENGTHS
+        self._counts[_bucket(tokens)] += self._weight
+        if self._weight > _WEIGHT_MAX:
+            self._counts = [count / self._weight for count in self._counts]
+            self._weight = 1.0
+
+    def beyond(self, tokens: int) -> int | None:
+        """The quantile of those longer than ``tokens``; None where too few were."""
+        first = _bucket(tokens) + 1
+        longer = sum(self._counts[first:])
+        if longer < _LONGER_SEEN_MIN * self._weight:
+            return None
+        reached = 0.0
+        for bucket in range(first, LENGTH_BUCKETS):
+            reached += self._counts[bucket]
+            if reached >= OUTPUT_QUANTILE * longer:
+                return math.ceil(2 ** ((bucket + 1) / 2))
+        return None
+
+
+def _bucket(tokens: float) -> int:
+    return min(LENGTH_BUCKETS - 1, int(2 * math.log2(tokens))) if tokens >= 1 else 0
+
+
 class _Learned:
     """What one (team, model) showed. Bytes and tokens are decaying sums: long prompts weigh as much as they cost."""
 
-    __slots__ = ("bytes", "outputs_seen", "quantile_tokens", "tokens")
+    __slots__ = ("bytes", "lengths", "outputs_seen", "quantile_tokens", "tokens")
 
     def __init__(self, start: "_Learned | None") -> None:
         ratio: float = start.bytes / start.tokens if start else BYTES_PER_TOKEN_START
@@ -39,6 +85,7 @@ class _Learned:
         self.bytes: float = START_TOKENS * ratio
         self.quantile_tokens: float = start.quantile_tokens if start else OUTPUT_TOKENS_START
         self.outputs_seen = 0
+        self.lengths = _Lengths()
 
     def prompt(self, body_bytes: int, prompt_tokens: int) -> None:
         self.bytes = self.bytes * KEPT + max(body_bytes, prompt_tokens * BYTES_PER_TOKEN_MIN)
@@ -47,6 +94,7 @@ class _Learned:
     def output(self, output_tokens: float) -> None:
         """One step of stochastic approximation: up by the quantile's weight or down by the rest, so that they cancel out there."""
         self.outputs_seen += 1
+        self.lengths.add(output_tokens)
         gain = max(GAIN_MIN, GAIN_MAX / self.outputs_seen)
         step = OUTPUT_QUANTILE if output_tokens > self.quantile_tokens else OUTPUT_QUANTILE - 1
         self.quantile_tokens = max(1.0, self.quantile_tokens * math.exp(gain * step))
@@ -82,6 +130,14 @@ class Estimator:
         if each > each_max:
             each = each_max
         return Shape(prompt_tokens, each * n, 0, each_max * n, n)
+
+    def expected_output(self, team: str, model: str, emitted_tokens: int) -> int | None:
+        """The output to expect of one answer that has emitted so much and goes on; None where too few like it were seen."""
+        for key in ((team, model), ("", model)):
+            learned = self._table.get(key)
+            if learned is not None and (expected := learned.lengths.beyond(emitted_tokens)) is not None:
+                return expected
+        return None
 
     def learn(self, team: str, model: str, body_bytes: int, usage: Usage, n: int = 1) -> None:
         """Take a finished request into account: ``n`` answers to ``body_bytes``, as the engine counted them.

@@ -1,14 +1,12 @@
-"""The lines that requests wait in: one lane per tier, each with an order of its own.
+"""The lines that requests wait in: one lane per tier, each with its teams' order, its pace, and the share it is owed.
 
-An order is an object, so that fairness among teams and deadlines can take the place of first-come-first-served
-without the machine noticing. Removal from the middle only marks: the dead are dropped when they reach an end, and all
-at once when they outnumber the living, so no operation costs more than O(1) on average and memory stays within twice
-the queue's bound.
+More important lanes go first, but not for ever: while a lane below the top waits, it is owed its ``min_share`` of the tokens that
+are started, and goes first once it is owed anything. Nothing is banked while it does not wait.
 """
 
 from collections import deque
-from typing import Protocol
 
+from forebay.admission.fairness import FairOrder
 from forebay.admission.pace import Pace
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import LaneLoad
@@ -18,118 +16,86 @@ DEAD_MIN = 64
 """So many dead entries are never worth a sweep."""
 
 
-class Order(Protocol):
-    """Who of a lane goes next, and who is displaced first. Entries that are no longer queued are skipped."""
-
-    def add(self, ticket: Ticket) -> None:
-        """A new arrival."""
-        ...
-
-    def put_back(self, ticket: Ticket) -> None:
-        """One that was dispatched and came back goes first."""
-        ...
-
-    def head(self) -> Ticket:
-        """Who goes next. The lane is not empty."""
-        ...
-
-    def newest(self) -> Ticket:
-        """Who is displaced first. The lane is not empty."""
-        ...
-
-    def dropped(self, live: int) -> None:
-        """One of the entries has left; ``live`` are still there."""
-        ...
-
-    def live(self) -> list[Ticket]:
-        """All that wait, in order (for checks)."""
-        ...
-
-
-class Fifo:
-    """First come, first served."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: deque[Ticket] = deque()
-
-    def add(self, ticket: Ticket) -> None:
-        """Behind all others."""
-        self._entries.append(ticket)
-
-    def put_back(self, ticket: Ticket) -> None:
-        """Before all others."""
-        self._entries.appendleft(ticket)
-
-    def head(self) -> Ticket:
-        """The oldest; raises IndexError if none waits."""
-        entries = self._entries
-        while not entries[0].queued_seq:
-            entries.popleft()
-        return entries[0]
-
-    def newest(self) -> Ticket:
-        """The youngest; raises IndexError if none waits."""
-        entries = self._entries
-        while not entries[-1].queued_seq:
-            entries.pop()
-        return entries[-1]
-
-    def dropped(self, live: int) -> None:
-        """Forget the dead at the head at once, and the others when they outnumber the living."""
-        entries = self._entries
-        while entries and not entries[0].queued_seq:
-            entries.popleft()
-        if len(entries) - live > max(live, DEAD_MIN):
-            self._entries = deque(self.live())
-
-    def live(self) -> list[Ticket]:
-        """Oldest first."""
-        return [ticket for ticket in self._entries if ticket.queued_seq]
-
-
 class Lane:
     """One tier's line inside a pool's queue, with the sums that waits are predicted from."""
 
-    __slots__ = ("index", "longest_wait_s", "order", "output_tokens", "pace", "preemptible", "prompt_tokens", "rank", "tier", "waiting")
+    __slots__ = (
+        "_joined",
+        "cost_tokens",
+        "gain",
+        "index",
+        "longest_wait_s",
+        "order",
+        "output_tokens",
+        "owed_tokens",
+        "pace",
+        "preemptible",
+        "prompt_tokens",
+        "rank",
+        "tier",
+        "ttft_s",
+        "waiting",
+    )
 
-    def __init__(self, tier: Tier, index: int) -> None:
+    def __init__(self, tier: Tier, index: int, weights: dict[str, float]) -> None:
         self.tier = tier.name
         self.rank = tier.rank
         self.index = index
         """Place among the pool's lanes by rank; 0 goes first."""
         self.longest_wait_s = tier.longest_wait_s
+        self.ttft_s = tier.ttft_s
         self.preemptible = tier.preemptible
-        self.order: Order = Fifo()
+        self.gain = tier.min_share / (1 - tier.min_share) if index else 0.0
+        """Tokens owed for each token that others are given."""
+        self.owed_tokens = 0.0
+        self.order = FairOrder(weights)
         self.pace = Pace()
         self.waiting = 0
         self.prompt_tokens = 0
         self.output_tokens = 0
+        self.cost_tokens = 0
+        """Virtual tokens of all that wait."""
+        self._joined: deque[tuple[int, Ticket]] = deque()
+        """In the order in which they began to wait; those that don't any more may still be in it."""
 
     def join(self, ticket: Ticket, seq: int, now_s: float) -> None:
-        """``ticket`` waits from now on: behind the others, or first if it has been dispatched before."""
-        self.pace.move(now_s, self.waiting > 0)
+        """``ticket`` waits from now on."""
+        waiting = self.waiting
+        self.pace.move(now_s, waiting > 0)
+        if not waiting and self.owed_tokens > 0:
+            self.owed_tokens = 0.0
         ticket.queued_seq = seq
         ticket.queued_s = now_s
-        if ticket.excluded:
+        if ticket.returned:
             self.order.put_back(ticket)
         else:
             self.order.add(ticket)
-        self.waiting += 1
+        self._joined.append((seq, ticket))
+        self.waiting = waiting + 1
         self.prompt_tokens += ticket.prompt
         self.output_tokens += ticket.output
+        self.cost_tokens += ticket.cost
 
-    def leave(self, ticket: Ticket, now_s: float, dispatched: bool) -> None:
+    def leave(self, ticket: Ticket, now_s: float, *, started: bool) -> None:
         """``ticket`` waits no more."""
         self.pace.move(now_s, True)
-        if dispatched:
-            self.pace.dispatched(ticket.total)
+        if started:
+            self.pace.dispatched(ticket.cost)
         ticket.queued_seq = 0
         self.waiting -= 1
         self.prompt_tokens -= ticket.prompt
         self.output_tokens -= ticket.output
-        self.order.dropped(self.waiting)
+        self.cost_tokens -= ticket.cost
+        self.order.remove(ticket, now_s, started=started)
+        joined = self._joined
+        while joined and joined[0][1].queued_seq != joined[0][0]:
+            joined.popleft()
+        if len(joined) - self.waiting > max(self.waiting, DEAD_MIN):
+            self._joined = deque(entry for entry in joined if entry[1].queued_seq == entry[0])
+
+    def oldest(self) -> Ticket:
+        """Who has waited longest; somebody waits."""
+        return self._joined[0][1]
 
     def load(self, now_s: float) -> LaneLoad:
         """What the controller is told."""
@@ -138,7 +104,7 @@ class Lane:
             preemptible=self.preemptible,
             waiting=self.waiting,
             waiting_tokens=self.prompt_tokens + self.output_tokens,
-            oldest_wait_s=max(0.0, now_s - self.order.head().arrived_s) if self.waiting else 0.0,
+            oldest_wait_s=max(0.0, now_s - self.oldest().arrived_s) if self.waiting else 0.0,
         )
 
     def check(self) -> None:
@@ -150,3 +116,5 @@ class Lane:
         assert all(ticket.replica is None and ticket.lane is self for ticket in live), f"{self.tier}: one in line is also elsewhere"
         assert self.prompt_tokens == sum(ticket.prompt for ticket in live), f"{self.tier}: prompt tokens leaked"
         assert self.output_tokens == sum(ticket.output for ticket in live), f"{self.tier}: output tokens leaked"
+        assert self.cost_tokens == sum(ticket.cost for ticket in live), f"{self.tier}: virtual tokens leaked"
+        self.order.check()

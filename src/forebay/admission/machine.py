@@ -1,25 +1,25 @@
-"""The admission machine of one pool: whatever waits, waits here, in the order this file decides.
+"""The admission machine of one pool: whatever waits, waits here.
 
 A request that fits is dispatched at once with a permit on one replica; else it waits in its tier's lane; what can't be
-served in time is refused early, with an honest Retry-After. Lanes have strict priority by rank. The head of the most
-important non-empty lane goes next, and while it fits nowhere it blocks all behind it, in its own lane and in less
-important ones: so a large request is never starved by small ones, at the price of room left unused meanwhile. Nothing
-is let past a blocked head, not even within a bound.
+served in time is refused early, with an honest Retry-After. Who goes next is decided in `waiting` (lanes), `fairness` (teams, and
+deadlines within a team) and `pump` (what may pass a head that does not fit, and who gives a place up).
 
 Calls in, effects out, no I/O: one owner calls it, synchronously, and carries the effects out. Uncontended requests cost
-O(replicas) cheap comparisons. A blocked head is tried again only on replicas where something was freed since.
+O(replicas) cheap comparisons. What was found to fit nowhere is tried again only where something was freed since.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from forebay.admission.budget import Replica
-from forebay.admission.deadlines import Deadlines
-from forebay.admission.effects import Dispatch, Effect, Refuse
+from forebay.admission.effects import Effect, Refuse
+from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
-from forebay.admission.outcomes import Refusal, bounded
-from forebay.admission.replicas import Replicas
+from forebay.admission.outcomes import Refusal
+from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
-from forebay.admission.waits import declared_wait_s, measured_wait_s
+from forebay.admission.waiting import LOOK_MAX, Waiting
+from forebay.admission.waits import Position, measured_wait_s, position, retry_after_s
 from forebay.domain.roster import LaneLoad, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.domain.signal import Known
@@ -27,10 +27,6 @@ from forebay.spec.types import Tier
 
 NO_REPLICAS_HOLD_S = 15.0
 """With no replica and none expected a request is held this long: the controller needs a few ticks to start the first."""
-NO_REPLICAS_RETRY_S = 30.0
-"""Retry-After where nothing is expected."""
-UNMEASURED_RETRY_S = 10.0
-"""Retry-After where neither a measured nor a declared pace is known."""
 FORESIGHT_S = 600.0
 """A pace seen over half a minute is not stretched further: tiers that accept a longer wait are not refused by prediction."""
 
@@ -39,10 +35,19 @@ class Admission:
     """Lanes, permits and refusals of one pool.
 
     ``tiers``: one lane each, lowest rank first (equal ranks in the order given). ``queued_max`` bounds all lanes
-    together. Times are world seconds and never go backwards; call ``advance`` when ``next_deadline_s()`` has come.
+    together, but for what had been started before and waits again. ``weights``: of the teams, 1 for those not named. ``outlook``: for a
+    team and what one of its answers has emitted, the output to expect of it in all, where that is known.
+    Times are world seconds and never go backwards; call ``advance`` when ``next_deadline_s()`` has come.
     """
 
-    def __init__(self, pool: str, tiers: Sequence[Tier], queued_max: int) -> None:
+    def __init__(
+        self,
+        pool: str,
+        tiers: Sequence[Tier],
+        queued_max: int,
+        weights: Mapping[str, float] | None = None,
+        outlook: Callable[[str, int], int | None] | None = None,
+    ) -> None:
         if not tiers:
             raise ValueError(f"pool {pool!r} needs at least one tier")
         self.pool = pool
@@ -53,24 +58,41 @@ class Admission:
         self.abandoned_total = 0
         self.outlived_total = 0
         """Finished requests whose output was longer than estimated at arrival."""
-        ranked = sorted(tiers, key=lambda tier: tier.rank)
-        self._lanes = tuple(Lane(tier, index) for index, tier in enumerate(ranked))
-        self._lane_of = {lane.tier: lane for lane in self._lanes}
+        self._waiting = Waiting(tiers, weights or {})
+        self._pump = Pump(self._waiting)
+        self._replicas = self._pump.replicas
+        self._lanes = self._waiting.lanes
+        self._lane_of = self._waiting.lane_of
         self._tickets: dict[int, Ticket] = {}
-        self.waiting = 0
-        """Requests in all lanes."""
-        self._seq = 0
-        self._deadlines = Deadlines()
-        self._replicas = Replicas()
-        self._blocked: Ticket | None = None
-        """The head that was found to fit nowhere…"""
-        self._freed: dict[Replica, None] = {}
-        """…and the replicas that have had something freed since."""
+        self._outlook = outlook
 
-    def arrive(self, ticket: int, tier: str, team: str, shape: Shape, now_s: float, longest_wait_s: float | None = None) -> list[Effect]:
+    @property
+    def waiting(self) -> int:
+        """Requests in all lanes."""
+        return self._waiting.count
+
+    @property
+    def preempted_total(self) -> int:
+        """How often a running request gave its place up."""
+        return self._pump.preempted_total
+
+    def arrive(
+        self,
+        ticket: int,
+        tier: str,
+        team: str,
+        shape: Shape,
+        now_s: float,
+        longest_wait_s: float | None = None,
+        ttft_s: float | None = None,
+        patience_s: float = math.inf,
+        whole: bool = False,
+    ) -> list[Effect]:
         """A new request: dispatched, queued (no effect for it), or refused. Raises ValueError for a ticket in use or a tier unknown.
 
-        ``longest_wait_s``: the team's own promise in that tier, where it has one; else the tier's.
+        ``longest_wait_s``, ``ttft_s``: the team's own promises in that tier, where it has some; else the tier's.
+        ``patience_s``: how long the client itself waits for the first byte, which comes at the end where it asks for the ``whole`` answer:
+        what can't start in time for that is refused, at once where the measured pace tells.
         """
         lane = self._lane_of.get(tier)
         if lane is None:
@@ -78,49 +100,83 @@ class Admission:
         if ticket in self._tickets:
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         effects: list[Effect] = []
-        if self.waiting:
-            self._expire(now_s, effects)
+        waiting, pump = self._waiting, self._pump
+        if waiting.count:
+            self._catch_up(now_s, effects)
         self.arrived_total += 1
-        entry = Ticket(ticket, lane, team, shape, now_s, longest_wait_s)
+        order = lane.order
+        entry = Ticket(ticket, lane, order.accounts.get(team) or order.account(team), shape, now_s)
+        entry.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
+        entry.whole = whole
         self._tickets[ticket] = entry
-        goes_next = not (self.waiting and any(other.waiting for other in self._lanes[: lane.index + 1]))
+        replicas = self._replicas
+        if not lane.preemptible:
+            pump.urgent_s = now_s
+            if not replicas.courteous:
+                replicas.be_courteous(True)
+        goes_next = not waiting.count or not waiting.ahead(lane)
         if goes_next:
-            replica = self._replicas.choose(entry, self._replicas.listed)
+            replica = replicas.choose(entry, replicas.listed) or pump.look_again(entry, now_s)
             if replica is not None:
-                self._grant(entry, replica, now_s, effects)
+                pump.start(entry, replica, now_s, effects)
                 return effects
-        why = self._turned_away(entry, now_s)
-        if why is not None:
-            self._refuse(entry, why, now_s, effects)
-        else:
-            self._enqueue(entry, goes_next, now_s, effects)
+            if pump.preempt(entry, now_s, effects):
+                self._run(now_s, effects)
+                return effects
+        prefill_s = replicas.prefill_s(entry)
+        entry.late_at_s = now_s + min(lane.ttft_s if ttft_s is None else ttft_s, patience_s) - prefill_s
+        if patience_s < math.inf:
+            answer_s = prefill_s + (replicas.decode_s(entry) if whole else 0.0)
+            entry.deadline_s = min(entry.deadline_s, now_s + max(0.0, patience_s - answer_s))
+        self._wait(entry, goes_next, now_s, effects)
         return effects
 
     def first_token(self, ticket: int, now_s: float) -> list[Effect]:
-        """The first token of a dispatched request came: its share of prefill is free. Later calls change nothing."""
+        """The first token of a dispatched request went to its client: its share of prefill is free, and it keeps its place.
+
+        Later calls change nothing.
+        """
         entry = self._running(ticket)
         replica = entry.replica
         assert replica is not None
+        entry.answered = True
         if entry.outstanding:
             replica.prefilled(entry)
-            return self._freed_on(replica, now_s)
+            if replica.prefill_wanted:
+                return self._freed_on(replica, now_s)
         return []
+
+    def answered(self, ticket: int) -> None:
+        """Something of a dispatched request's answer, which is no stream, is with its client: it keeps its place."""
+        self._running(ticket).answered = True
 
     def emitted(self, ticket: int, tokens: int) -> None:
         """``tokens`` more output tokens (a difference, not a total) of a dispatched request came out."""
         entry = self._running(ticket)
         assert entry.replica is not None
         entry.replica.grow(entry, tokens)
+        if entry.emitted >= entry.review_at_tokens and self._outlook is not None:
+            entry.review(self._outlook)
+        charged_tokens = entry.uncached + OUTPUT_COST * entry.emitted
+        more_tokens = charged_tokens - entry.charged_tokens
+        if more_tokens > 0:
+            entry.charged_tokens = charged_tokens
+            account = entry.account
+            account.given_tokens += more_tokens
+            account.counter += more_tokens * account.per_weight
 
     def finish(self, ticket: int, usage: Usage | None, now_s: float) -> list[Effect]:
         """The last byte of a dispatched request was delivered, or it failed for good: its permit ends.
 
-        ``usage``: what it really took, where known.
+        ``usage``: what it really took, where known: its team is charged that, and no estimate any more.
         """
         entry = self._running(ticket)
         self.finished_total += 1
-        if usage is not None and usage.output_tokens - entry.resumed > entry.output:
-            self.outlived_total += 1
+        if usage is not None:
+            if usage.output_tokens - entry.resumed > entry.output:
+                self.outlived_total += 1
+            prompt_tokens = usage.prompt_tokens - usage.cached_tokens if usage.exact else entry.uncached
+            entry.lane.order.charge(entry, prompt_tokens + OUTPUT_COST * usage.output_tokens)
         return self._end_permit(entry, now_s)
 
     def abandon(self, ticket: int, now_s: float) -> list[Effect]:
@@ -133,7 +189,7 @@ class Admission:
             return self._end_permit(entry, now_s)
         effects: list[Effect] = []
         del self._tickets[ticket]
-        self._leave(entry, now_s, dispatched=False)
+        self._pump.leave(entry, now_s, started=False)
         self._settle(now_s, effects)
         return effects
 
@@ -151,46 +207,61 @@ class Admission:
         replica.release(entry)
         if more_prompt_tokens:
             entry.resume(more_prompt_tokens)
+        if replica.listed:
+            self._pump.freed(replica)
+        else:
+            self._replicas.forget_if_idle(replica)
         entry.excluded = (*entry.excluded, replica.id)
-        entry.deadline_s = now_s + max(0.0, entry.deadline_s - entry.dispatched_s)
         why = Refusal.NO_REPLICAS if len(entry.excluded) > RETRIES_MAX else self._replicas.hopeless(entry)
         if why is not None:
             self._refuse(entry, why, now_s, effects)
         else:
-            goes_next = not any(other.waiting for other in self._lanes[: entry.lane.index])
-            target = self._replicas.choose(entry, self._replicas.listed) if goes_next else None
-            if target is not None:
-                self._grant(entry, target, now_s, effects)
-            else:
-                self._enqueue(entry, goes_next, now_s, effects)
-        effects += self._freed_on(replica, now_s)
+            self._pump.wait_again(entry, now_s)
+        self._settle(now_s, effects)
         return effects
 
     def set_roster(self, roster: RosterPool, now_s: float) -> list[Effect]:
         """Use these replicas from now on. One that left keeps its permits until they end; one that comes back counts them."""
         self._replicas.take(roster, now_s)
-        self._blocked = None
+        self._pump.all_changed()
         effects: list[Effect] = []
         self._settle(now_s, effects)
         return effects
 
     def advance(self, now_s: float) -> list[Effect]:
-        """Refuse what has waited as long as its tier accepts."""
+        """Start what the passing of time has made room for, and refuse what has waited as long as its tier accepts."""
         effects: list[Effect] = []
-        if self.waiting:
-            self._expire(now_s, effects)
+        self._catch_up(now_s, effects)
         return effects
 
     def next_deadline_s(self) -> float | None:
         """The world time at which ``advance`` has something to do; None if nothing waits."""
         if not self.waiting:
             return None
-        first = self._deadlines.first()
+        first = self._waiting.due()
         assert first is not None
-        due_s = [first.deadline_s]
+        due_s = [first.deadline_s, self._pump.prefilled_s]
         if self._replicas.barren_since_s is not None:
             due_s += [self._held_until_s(lane) for lane in self._lanes if lane.waiting]
         return min(due_s)
+
+    def runs(self, ticket: int) -> bool:
+        """Whether it holds a permit."""
+        entry = self._tickets.get(ticket)
+        return entry is not None and entry.replica is not None
+
+    def position(self, ticket: int, now_s: float) -> Position | None:
+        """Where a request stands and when it will start; None: it has ended, or never came."""
+        entry = self._tickets.get(ticket)
+        return None if entry is None else position(self._lanes, entry, [one.capacity for one in self._replicas.listed], now_s)
+
+    def teams(self) -> list[TeamLoad]:
+        """Every team that ever came, by lane."""
+        return [
+            TeamLoad(lane.tier, account.team, account.waiting, account.tokens, account.given_tokens)
+            for lane in self._lanes
+            for account in lane.order.accounts.values()
+        ]
 
     def load(self, now_s: float) -> tuple[tuple[LaneLoad, ...], tuple[ReplicaLoad, ...]]:
         """What waits and what is in flight (draining replicas included), for the snapshot to the controller."""
@@ -199,18 +270,15 @@ class Admission:
 
     def check(self) -> None:
         """Raises AssertionError unless every ticket is in exactly one place and every sum is that of its parts."""
-        for lane in self._lanes:
-            lane.check()
-        self._replicas.check()
+        self._pump.check()
         queued = {entry.id for lane in self._lanes for entry in lane.order.live()}
+        let_in = sum(not entry.returned for lane in self._lanes for entry in lane.order.live())
         running = {entry.id for entry in self._replicas.running()}
         ended = self.finished_total + self.refused_total + self.abandoned_total
-        assert self.waiting == len(queued) <= self.queued_max, f"{len(queued)} wait, {self.waiting} counted, {self.queued_max} allowed"
+        assert let_in <= self.queued_max, f"{let_in} wait, {self.queued_max} allowed"
         assert not queued & running, f"queued and running at once: {queued & running}"
         assert queued | running == set(self._tickets), f"in no place: {set(self._tickets) - queued - running}"
         assert self.arrived_total == len(self._tickets) + ended, f"{self.arrived_total} came, {ended} ended, {len(self._tickets)} are here"
-        assert {entry.id for entry in self._deadlines.live()} == queued, "a queued ticket has no deadline"
-        assert self._blocked is None or self._blocked is self._head(), "what blocks is not the head"
 
     def _running(self, ticket: int) -> Ticket:
         entry = self._tickets.get(ticket)
@@ -218,19 +286,16 @@ class Admission:
             raise ValueError(f"ticket {ticket} holds no permit in pool {self.pool!r}")
         return entry
 
-    def _head(self) -> Ticket | None:
-        for lane in self._lanes:
-            if lane.waiting:
-                return lane.order.head()
-        return None
-
-    def _grant(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
-        replicas = self._replicas
-        replicas.chosen_seq += 1
-        replica.chosen_seq = replicas.chosen_seq
-        replica.grant(entry)
-        entry.dispatched_s = now_s
-        effects.append(Dispatch(entry.id, replica.id, replica.url))
+    def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
+        """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""
+        why = self._turned_away(entry, now_s)
+        if why is not None:
+            self._refuse(entry, why, now_s, effects)
+            return
+        self._enqueue(entry, now_s, effects)
+        waiting = self._waiting
+        if not goes_next and (waiting.count <= LOOK_MAX or (entry.account.waiting == 1 and waiting.first(now_s) is entry)):
+            self._run(now_s, effects)
 
     def _turned_away(self, entry: Ticket, now_s: float) -> Refusal | None:
         """Why an arrival that can't start at once should not even wait, or None."""
@@ -246,111 +311,90 @@ class Admission:
             return None
         if self._replicas.ready_at_s is not None and self._replicas.ready_at_s <= entry.deadline_s:
             return None
-        wait = measured_wait_s(self._lanes, lane, now_s)
+        wait = measured_wait_s(self._lanes, lane, entry.account, now_s, longest_wait_s)
         return Refusal.WOULD_EXPIRE if isinstance(wait, Known) and wait.value > longest_wait_s else None
 
-    def _enqueue(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
-        """Let it wait, in the place of a less important one if the queue is full. ``goes_next``: it has just been found to fit nowhere."""
-        if self.waiting >= self.queued_max and not self._make_room(entry, now_s, effects):
+    def _enqueue(self, entry: Ticket, now_s: float, effects: list[Effect]) -> None:
+        """Let it wait, in the place of another if the queue is full."""
+        if self._waiting.count >= self.queued_max and not self._make_room(entry, now_s, effects):
             self._refuse(entry, Refusal.QUEUE_FULL, now_s, effects)
             return
-        self._seq += 1
-        self.waiting += 1
-        entry.lane.join(entry, self._seq, now_s)
-        self._deadlines.add(entry, self.waiting)
-        if goes_next:
-            self._blocked = entry
-            self._freed.clear()
+        self._waiting.join(entry, now_s)
         if entry.deadline_s <= now_s:
             self._expire(now_s, effects)
 
     def _make_room(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:
-        """Displace the newest of the least important lane; one that came back may displace a newer one of its own lane."""
+        """Displace one of the least important lane; of its own lane, one of a team that has more waiting for its weight."""
         for lane in reversed(self._lanes):
             if lane.waiting:
-                if lane.index > entry.lane.index or (lane is entry.lane and entry.excluded):
-                    self._refuse(lane.order.newest(), Refusal.DISPLACED, now_s, effects)
-                    return True
-                return False
+                if lane.index < entry.lane.index:
+                    return False
+                last = lane.order.hindmost()
+                if lane is entry.lane and (last.returned or entry.account.load(entry.cost) >= last.account.load()):
+                    return False
+                self._refuse(last, Refusal.DISPLACED, now_s, effects)
+                return True
         return False
 
     def _refuse(self, entry: Ticket, why: Refusal, now_s: float, effects: list[Effect]) -> None:
         if entry.queued_seq:
-            self._leave(entry, now_s, dispatched=False)
+            self._pump.leave(entry, now_s, started=False)
         del self._tickets[entry.id]
         self.refused_total += 1
-        effects.append(Refuse(entry.id, why, self._retry_after_s(entry.lane, why, now_s)))
-
-    def _retry_after_s(self, lane: Lane, why: Refusal, now_s: float) -> float | None:
-        if why is Refusal.NEVER_FITS:
-            return None
-        ready_in_s = None if self._replicas.ready_at_s is None else self._replicas.ready_at_s - now_s
-        if why is Refusal.NO_REPLICAS:
-            return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)
-        wait = measured_wait_s(self._lanes, lane, now_s)
-        wait_s = wait.value if isinstance(wait, Known) else declared_wait_s(self._lanes, lane, (r.capacity for r in self._replicas.listed))
-        if wait_s is None:
-            wait_s = UNMEASURED_RETRY_S
-        return bounded(wait_s if ready_in_s is None else min(wait_s, ready_in_s))
-
-    def _leave(self, entry: Ticket, now_s: float, *, dispatched: bool) -> None:
-        entry.lane.leave(entry, now_s, dispatched)
-        self.waiting -= 1
-        if entry is self._blocked:
-            self._blocked = None
+        effects.append(Refuse(entry.id, why, retry_after_s(self._lanes, self._replicas, entry, why, now_s)))
 
     def _end_permit(self, entry: Ticket, now_s: float) -> list[Effect]:
         replica = entry.replica
         assert replica is not None
         del self._tickets[entry.id]
         replica.release(entry)
-        return self._freed_on(replica, now_s) if self.waiting or not replica.listed else []
+        return self._freed_on(replica, now_s) if self._waiting.count or not replica.listed else []
 
     def _freed_on(self, replica: Replica, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         if not replica.listed:
             self._replicas.forget_if_idle(replica)
-        elif self.waiting:
-            self._freed[replica] = None
+        elif self._waiting.count and (replica.sequences < replica.capacity.sequences or replica.preemptible):
+            self._pump.freed(replica)
             self._settle(now_s, effects)
         return effects
 
     def _settle(self, now_s: float, effects: list[Effect]) -> None:
         """Room first, then deadlines: what can start at the very instant it would expire is started."""
-        self._pump(now_s, effects)
-        if self.waiting:
+        self._run(now_s, effects)
+        if self._waiting.count and self._due(now_s):
             self._expire(now_s, effects)
 
-    def _pump(self, now_s: float, effects: list[Effect]) -> None:
-        """Dispatch heads for as long as they fit somewhere."""
-        while True:
-            head = self._head()
-            if head is None:
-                break
-            replica = self._replicas.choose(head, self._freed if head is self._blocked else self._replicas.listed)
-            if replica is not None:
-                self._leave(head, now_s, dispatched=True)
-                self._grant(head, replica, now_s, effects)
-                continue
-            why = None if head is self._blocked else self._replicas.hopeless(head)
-            if why is None:
-                self._blocked = head
-                break
-            self._refuse(head, why, now_s, effects)
-        self._freed.clear()
+    def _run(self, now_s: float, effects: list[Effect]) -> None:
+        """Start what can be started, and refuse what no replica will ever take."""
+        while (head := self._pump.run(now_s, effects)) is not None:
+            self._refuse(head, self._replicas.hopeless(head) or Refusal.NO_REPLICAS, now_s, effects)
+
+    def _catch_up(self, now_s: float, effects: list[Effect]) -> None:
+        """Do what the passing of time alone asks for."""
+        if not self._waiting.count:
+            return
+        if self._replicas.wanting and self._pump.prefilled_s <= now_s:
+            self._run(now_s, effects)
+        if self._due(now_s):
+            self._expire(now_s, effects)
+
+    def _due(self, now_s: float) -> bool:
+        """Whether anything may have waited for as long as it can."""
+        return self._waiting.due_s <= now_s or self._replicas.barren_since_s is not None
 
     def _expire(self, now_s: float, effects: list[Effect]) -> None:
         refused_before = self.refused_total
-        while (first := self._deadlines.first()) is not None and first.deadline_s <= now_s:
+        while (first := self._waiting.due()) is not None and first.deadline_s <= now_s:
             self._refuse(first, Refusal.EXPIRED if self._replicas.listed else Refusal.NO_REPLICAS, now_s, effects)
         if self._replicas.barren_since_s is not None:
             for lane in self._lanes:
                 while lane.waiting and self._held_until_s(lane) <= now_s:
-                    self._refuse(lane.order.head(), Refusal.NO_REPLICAS, now_s, effects)
-        if self.waiting and self.refused_total > refused_before:
-            self._pump(now_s, effects)
+                    self._refuse(lane.oldest(), Refusal.NO_REPLICAS, now_s, effects)
+        if self._waiting.count and self.refused_total > refused_before:
+            self._run(now_s, effects)
 
     def _held_until_s(self, lane: Lane) -> float:
-        """Until when the head of ``lane`` is held while there is no replica and none expected."""
+        """Until when who has waited longest in ``lane`` is held while there is no replica and none expected."""
         assert self._replicas.barren_since_s is not None
-        return max(lane.order.head().queued_s, self._replicas.barren_since_s) + NO_REPLICAS_HOLD_S
+        return max(lane.oldest().queued_s, self._replicas.barren_since_s) + NO_REPLICAS_HOLD_S

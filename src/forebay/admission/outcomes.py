@@ -22,13 +22,15 @@ class Refusal(StrEnum):
     DISPLACED = "displaced"
     """The queue is full, and a more important request took this one's place."""
     EXPIRED = "expired"
-    """It waited as long as its tier accepts."""
+    """It waited as long as its tier accepts, or its client."""
     WOULD_EXPIRE = "would_expire"
-    """At the measured pace it would wait longer than its tier accepts."""
+    """At the measured pace it would wait longer than that."""
     SHED = "shed"
     """The posture of the pool sheds what can't start at once."""
     NEVER_FITS = "never_fits"
     """Larger than any replica could hold, even alone."""
+    OVER_LIMIT = "over_limit"
+    """Its team has as much as it may have (`quotas`)."""
     NO_REPLICAS = "no_replicas"
     """No replica can serve it, and none became ready in time."""
 
@@ -52,10 +54,16 @@ ANSWERS: dict[Refusal, Answer] = {
         429, _BUSY, "displaced", "The queue for this model is full and more urgent work took this request's place. Please retry later."
     ),
     Refusal.EXPIRED: Answer(
-        429, _BUSY, "queue_wait_expired", "This request waited as long as its service tier allows and was not started. Please retry later."
+        429,
+        _BUSY,
+        "queue_wait_expired",
+        "This request waited as long as its service tier or its client's deadline allows and was not started. Please retry later.",
     ),
     Refusal.WOULD_EXPIRE: Answer(
-        429, _BUSY, "queue_too_long", "The queue for this model is longer than this request's service tier would wait. Please retry later."
+        429,
+        _BUSY,
+        "queue_too_long",
+        "The queue for this model is longer than this request's service tier or its client's deadline would wait. Please retry later.",
     ),
     Refusal.SHED: Answer(
         429, _BUSY, "load_shed", "This model is overloaded and requests of this service tier are not queued now. Please retry later."
@@ -66,6 +74,7 @@ ANSWERS: dict[Refusal, Answer] = {
         "context_length_exceeded",
         "This request is larger than any replica of this model can hold. Reduce the prompt, max_tokens or n.",
     ),
+    Refusal.OVER_LIMIT: Answer(429, _BUSY, _BUSY, "This team is at its limit."),
     Refusal.NO_REPLICAS: Answer(
         503, "service_unavailable", "no_replicas", "No replica of this model can serve this request now. Please retry later."
     ),

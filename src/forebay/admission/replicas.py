@@ -30,6 +30,14 @@ class Replicas:
         self._capacities: frozenset[Capacity] = frozenset()
         self.chosen_seq = 0
         """Counts the choices."""
+        self.prefill_tokens_per_s = 0.0
+        """Of the fastest replica; 0: unknown."""
+        self.sequence_tokens_per_s = 0.0
+        """Output tokens per second of one sequence on a full replica, the fastest; 0: unknown."""
+        self.courteous = False
+        """Preemptible work leaves a reserve for others."""
+        self.wanting: list[Replica] = []
+        """Replicas that refused somebody for want of prefill tokens since something was freed on them."""
         self._unweighed: list[Replica] = []
         """Replicas whose rank is not that of their permits now: where there is no choice, nobody weighs."""
 
@@ -43,11 +51,16 @@ class Replicas:
         for replica_id, replica in listed.items():
             known_one = self._known.get(replica_id)
             if known_one is None:
-                self._known[replica_id] = Replica(replica, self._unweighed)
+                self._known[replica_id] = Replica(replica, self._unweighed, self.wanting)
             else:
                 known_one.use(replica)
         self.listed = [self._known[replica_id] for replica_id in listed]
         self._capacities = frozenset(replica.capacity for replica in listed.values())
+        self.prefill_tokens_per_s = max((capacity.prefill_tokens_per_s for capacity in self._capacities), default=0.0)
+        self.sequence_tokens_per_s = max(
+            (capacity.decode_tokens_per_s / capacity.sequences for capacity in self._capacities if capacity.sequences), default=0.0
+        )
+        self.be_courteous(self.courteous)
         self.posture = roster.posture
         expected_s = roster.next_ready_in_s
         self.ready_at_s = None if expected_s is None else now_s + expected_s
@@ -55,6 +68,34 @@ class Replicas:
             self.barren_since_s = None
         elif self.barren_since_s is None:
             self.barren_since_s = now_s
+
+    def be_courteous(self, courteous: bool) -> None:
+        """From now on preemptible work leaves a reserve, or doesn't."""
+        self.courteous = courteous
+        for replica in self.listed:
+            replica.courteous = courteous
+
+    def prefill_s(self, ticket: Ticket) -> float:
+        """How long its prompt takes alone on the fastest replica; 0 where that is unknown."""
+        return ticket.uncached / self.prefill_tokens_per_s if self.prefill_tokens_per_s > 0 else 0.0
+
+    def decode_s(self, ticket: Ticket) -> float:
+        """How long its answer takes on a full replica; 0 where that is unknown."""
+        return ticket.output / ticket.sequences / self.sequence_tokens_per_s if self.sequence_tokens_per_s > 0 else 0.0
+
+    def by_load(self) -> list[Replica]:
+        """All that may be chosen, the least loaded first."""
+        unweighed = self._unweighed
+        while unweighed:
+            unweighed.pop().weigh()
+        return sorted(self.listed, key=_RANK)
+
+    def roomiest(self, ticket: Ticket) -> Replica | None:
+        """The least loaded of those that could hold ``ticket`` if they were empty; None: there is none."""
+        for replica in self.by_load():
+            if replica.id not in ticket.excluded and could_ever_fit(replica.capacity, ticket):
+                return replica
+        return None
 
     def choose(self, ticket: Ticket, candidates: Collection[Replica]) -> Replica | None:
         """The least loaded of ``candidates`` where it fits, or None; the least loaded has most of its tightest budget free.
@@ -83,7 +124,10 @@ class Replicas:
         """Why no replica of this roster will ever take it, or None. An empty roster says nothing."""
         if not self.listed:
             return None
-        if not any(could_ever_fit(capacity, ticket) for capacity in self._capacities):
+        for capacity in self._capacities:
+            if could_ever_fit(capacity, ticket):
+                break
+        else:
             return Refusal.NEVER_FITS
         if ticket.excluded and not any(
             replica.id not in ticket.excluded and could_ever_fit(replica.capacity, ticket) for replica in self.listed
@@ -95,6 +139,8 @@ class Replicas:
         """A replica that left the roster is dropped with its last permit."""
         if not replica.permits:
             del self._known[replica.id]
+            if replica.prefill_wanted:
+                self.wanting.remove(replica)
 
     def running(self) -> list[Ticket]:
         """Every ticket that holds a permit."""

@@ -1,22 +1,30 @@
 """One request inside admission, from its arrival to its end: the only mutable record about it."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from forebay.domain.shape import Shape
 
 if TYPE_CHECKING:
     from forebay.admission.budget import Replica
+    from forebay.admission.fairness import Account
     from forebay.admission.lanes import Lane
 
 RETRIES_MAX = 8
 """Replicas remembered as tried; after so many the request is given up."""
+REVIEW_TOKENS_MIN = 64
+"""Emitted before the expected output is looked at again, and between two such looks (or half of what was emitted)."""
 
 
 class Ticket:
     """Queued (``queued_seq`` > 0), dispatched (``replica`` is set) or ended (neither)."""
 
     __slots__ = (
+        "account",
+        "answered",
         "arrived_s",
+        "charged_tokens",
+        "cost",
         "deadline_s",
         "dispatched_s",
         "emitted",
@@ -24,52 +32,86 @@ class Ticket:
         "expected",
         "id",
         "lane",
+        "late_at_s",
         "longest",
         "output",
         "output_max",
         "outstanding",
+        "preempted",
+        "prefilled_s",
         "prompt",
         "queued_s",
         "queued_seq",
         "replica",
         "resumed",
+        "returned",
+        "review_at_tokens",
         "sequences",
-        "team",
+        "skips",
         "total",
+        "tried_seq",
         "uncached",
+        "whole",
     )
 
-    def __init__(self, ticket: int, lane: "Lane", team: str, shape: Shape, now_s: float, longest_wait_s: float | None = None) -> None:
+    def __init__(self, ticket: int, lane: "Lane", account: "Account", shape: Shape, now_s: float) -> None:
         self.id = ticket
         self.lane = lane
-        self.team = team
-        prompt = self.prompt = shape.prompt_tokens
+        self.account = account
+        """Its team, in this lane."""
+        prompt = shape.prompt_tokens
         output = self.output = self.expected = shape.output_tokens
         """Output tokens estimated at arrival; ``expected`` is re-estimated while it runs, and never less than ``emitted``."""
         self.output_max = shape.output_tokens_max
-        self.total = prompt + output
         cached = shape.cached_tokens
         self.uncached = prompt - cached if cached < prompt else 0
+        self.cost = self.uncached + 2 * output
+        """Virtual tokens its team will be charged, as estimated (`fairness.OUTPUT_COST`)."""
         sequences = self.sequences = shape.sequences
         self.longest = prompt + -(-output // sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
-        self.arrived_s = self.queued_s = self.dispatched_s = now_s
-        self.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        self.queued_seq = self.emitted = self.resumed = 0
+        prompt = self.prompt = prompt - shape.shared_tokens
+        """Prompt tokens whose KV is its own."""
+        self.total = prompt + output
+        self.arrived_s = self.queued_s = self.dispatched_s = self.deadline_s = self.late_at_s = self.prefilled_s = now_s
+        """``deadline_s``: it is refused if it has not been started by then. ``late_at_s``: from then on its TTFT can't be met."""
+        self.review_at_tokens = REVIEW_TOKENS_MIN
+        """Once it has emitted so much, its expected output is looked at again."""
+        self.queued_seq = self.emitted = self.resumed = self.charged_tokens = 0
         self.replica: Replica | None = None
         self.excluded: tuple[str, ...] = ()
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
+        self.answered = self.returned = self.whole = False
+        """Something of its answer is with the client. It had been started before it last began to wait. Its first token is not told."""
+        self.preempted = self.skips = 0
+        """How often it gave its place up, and how often others were let past it."""
+        self.tried_seq = -1
+        """It fits nowhere as things were at this change; -1: it was not looked at."""
+
+    def review(self, outlook: Callable[[str, int], int | None]) -> None:
+        """It runs, and has emitted enough to tell more of it than was known when it came."""
+        emitted = self.emitted
+        self.review_at_tokens = emitted + max(REVIEW_TOKENS_MIN, emitted // 2)
+        each = outlook(self.account.team, emitted // self.sequences)
+        if each is None or self.replica is None:
+            return
+        expected = each * self.sequences
+        if self.output_max and expected > self.output_max:
+            expected = self.output_max
+        self.replica.expect(self, max(expected, emitted))
 
     def resume(self, tokens: int) -> None:
         """``tokens`` of its output are out, and are prompt to the replica that goes on with it."""
         self.resumed += tokens
         self.prompt += tokens
         self.uncached += tokens
-        self.output = self.expected = max(1, self.output - tokens)
+        before = self.output
+        self.output = self.expected = max(1, before - tokens)
         if self.output_max:
             self.output_max = max(1, self.output_max - tokens)
-        self.total = self.longest = self.prompt + self.output
+        self.total = self.prompt + self.output
+        self.longest += tokens + self.output - before
 
     def held_tokens(self) -> int:
         """KV tokens it holds now."""

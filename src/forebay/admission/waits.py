@@ -1,35 +1,113 @@
-"""How long an arrival at the end of a lane would wait: the work ahead of it ÷ the pace at which it goes.
+"""How long a request would wait: the work that starts before it ÷ the pace at which its lane goes.
 
-The measured pace of the lane is preferred: it already contains what more important lanes take from it. Where none was
-measured, the replicas' declared paces say at least how long the work ahead takes when nothing else comes. Only the
-measured one is good enough to refuse a request on.
+Before it: what waits in more important lanes, and of its own lane what fairness starts first (`fairness.FairOrder.ahead`), so that a team
+with little in line is not told to wait for another's backlog. The measured pace of the lane is preferred: it already contains what more
+important lanes take from it. Where none was measured, the replicas' declared paces say at least how long the work takes when nothing else
+comes. Only the measured one is good enough to refuse a request on.
 """
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
+from forebay.admission.fairness import Account
 from forebay.admission.lanes import Lane
+from forebay.admission.outcomes import Refusal, bounded
+from forebay.admission.replicas import Replicas
+from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity
 from forebay.domain.signal import Known, Signal, Unknown
 
+NO_REPLICAS_RETRY_S = 30.0
+"""Retry-After where nothing is expected."""
+UNMEASURED_RETRY_S = 10.0
+"""Retry-After where neither a measured nor a declared pace is known."""
 
-def measured_wait_s(lanes: Sequence[Lane], lane: Lane, now_s: float) -> Signal:
-    """Tokens waiting in ``lane`` and those before it ÷ the lane's measured tokens per second; Unknown without a pace."""
+
+class Position(msgspec.Struct, frozen=True):
+    """Where a request stands."""
+
+    tier: str
+    waiting: bool
+    """False: it holds a permit, and nothing is before it."""
+    ahead: int
+    """Requests that start before it, if nothing else comes."""
+    ahead_tokens: int
+    """Their virtual tokens."""
+    waited_s: float
+    starts_in_s: float | None
+    """At the measured pace, else the declared one; None: neither is known."""
+    refused_in_s: float
+    """How long it will wait at most."""
+
+
+def measured_wait_s(lanes: Sequence[Lane], lane: Lane, account: Account, now_s: float, most_s: float = 0.0) -> Signal:
+    """How long another request of this team would wait at the lane's measured pace; Unknown without one.
+
+    Where all of the lane takes no longer than ``most_s``, that is the answer: what fairness starts first can't take longer.
+    """
     pace = lane.pace.tokens_per_s(now_s, lane.waiting > 0)
     if isinstance(pace, Unknown):
         return pace
-    ahead = sum(other.prompt_tokens + other.output_tokens for other in lanes[: lane.index + 1])
-    return Known(ahead / pace.value, now_s)
+    before = sum(other.cost_tokens for other in lanes[: lane.index])
+    wait_s = (before + lane.cost_tokens) / pace.value
+    if wait_s > most_s:
+        wait_s = (before + lane.order.ahead(account, account.tokens)[0]) / pace.value
+    return Known(wait_s, now_s)
 
 
-def declared_wait_s(lanes: Sequence[Lane], lane: Lane, capacities: Iterable[Capacity]) -> float | None:
-    """The same from the replicas' declared paces: prefill or decoding, whichever takes longer. None without any."""
+def declared_wait_s(lanes: Sequence[Lane], lane: Lane, share: float, capacities: Iterable[Capacity]) -> float | None:
+    """The same from the replicas' declared paces: prefill or decoding, whichever takes longer. None without any.
+
+    ``share``: how much of the lane's own work starts first.
+    """
     prefill_per_s = decode_per_s = 0.0
     for capacity in capacities:
         prefill_per_s += capacity.prefill_tokens_per_s
         decode_per_s += capacity.decode_tokens_per_s
     if prefill_per_s <= 0 or decode_per_s <= 0:
         return None
-    before = lanes[: lane.index + 1]
-    prompt_tokens = sum(other.prompt_tokens for other in before)
-    output_tokens = sum(other.output_tokens for other in before)
+    before = lanes[: lane.index]
+    prompt_tokens = sum(other.prompt_tokens for other in before) + share * lane.prompt_tokens
+    output_tokens = sum(other.output_tokens for other in before) + share * lane.output_tokens
     return max(prompt_tokens / prefill_per_s, output_tokens / decode_per_s)
+
+
+def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why: Refusal, now_s: float) -> float | None:
+    """When coming back helps whom admission refuses: by the measured drain of what starts before its team, or when a cold start is over."""
+    if why is Refusal.NEVER_FITS:
+        return None
+    ready_in_s = None if replicas.ready_at_s is None else replicas.ready_at_s - now_s
+    if why is Refusal.NO_REPLICAS:
+        return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)
+    lane, account = ticket.lane, ticket.account
+    wait = measured_wait_s(lanes, lane, account, now_s)
+    wait_s = wait.value if isinstance(wait, Known) else None
+    if wait_s is None:
+        share = lane.order.ahead(account, account.tokens)[0] / lane.cost_tokens if lane.cost_tokens else 0.0
+        wait_s = declared_wait_s(lanes, lane, share, (replica.capacity for replica in replicas.listed))
+    if wait_s is None:
+        wait_s = UNMEASURED_RETRY_S
+    return bounded(wait_s if ready_in_s is None else min(wait_s, ready_in_s))
+
+
+def position(lanes: Sequence[Lane], ticket: Ticket, capacities: Iterable[Capacity], now_s: float) -> Position:
+    """Where ``ticket`` stands now. O(what waits of its team), for whoever asks."""
+    lane = ticket.lane
+    if ticket.replica is not None:
+        return Position(lane.tier, False, 0, 0, ticket.dispatched_s - ticket.arrived_s, 0.0, 0.0)
+    tokens, requests = lane.order.before(ticket)
+    share = tokens / lane.cost_tokens if lane.cost_tokens else 0.0
+    before = lanes[: lane.index]
+    tokens += sum(other.cost_tokens for other in before)
+    pace = lane.pace.tokens_per_s(now_s, True)
+    declared_s = declared_wait_s(lanes, lane, share, capacities)
+    return Position(
+        tier=lane.tier,
+        waiting=True,
+        ahead=int(requests) + sum(other.waiting for other in before),
+        ahead_tokens=round(tokens),
+        waited_s=now_s - ticket.arrived_s,
+        starts_in_s=tokens / pace.value if isinstance(pace, Known) else declared_s,
+        refused_in_s=max(0.0, ticket.deadline_s - now_s),
+    )

@@ -29,6 +29,12 @@ class Capacity(msgspec.Struct, frozen=True):
     decode_tokens_per_s: float
     """Output tokens per second of a full replica at its SLO; ``Retry-After`` is computed from it."""
     context_tokens: int
+    itl_s: float = 0.0
+    """The promise that a decode step has to keep; 0: none that a step's time is known for."""
+    step_base_s: float = 0.0
+    """A decode step takes this, and for each sequence and each KV token:"""
+    step_per_sequence_s: float = 0.0
+    step_per_kv_token_s: float = 0.0
 
 
 class RosterReplica(msgspec.Struct, frozen=True):

@@ -102,6 +102,7 @@ def roster_capacity(
     Sequences: where ITL binds, as many as serve the rate at the SLO with ``GATE_HEADROOM`` to spare; else (and where no
     rate keeps the promises, so that holding back gains nothing) the engine's slots. Prefill tokens: ``TTFT_PREFILL_SHARE``
     of the TTFT × the rate at which full steps take prompts beside the decodes of that state; never less than one step's budget.
+    The step law goes with them, so that long contexts keep the ITL promise too (unless nothing can).
     """
     output_tokens = max(1, min(output_tokens, profile.context_tokens // 2))
     prompt_tokens = max(1, min(prompt_tokens, profile.context_tokens - output_tokens))
@@ -119,6 +120,10 @@ def roster_capacity(
         prefill_tokens_per_s=prefill_per_s,
         decode_tokens_per_s=state.output_tokens_per_s or load.rate_with(max(1, load.places)) * output_tokens,
         context_tokens=profile.context_tokens,
+        itl_s=itl_s if state.requests_per_s and math.isfinite(itl_s) else 0.0,
+        step_base_s=profile.law.base_s,
+        step_per_sequence_s=profile.law.per_sequence_s,
+        step_per_kv_token_s=profile.law.per_kv_token_s,
     )
 
 

@@ -149,14 +149,17 @@ class PassedHeads:
         return passed
 
 
-def passed_answer(passed: PassedHead, request_id: bytes, length: int | None, chunked: bool, keep_alive: bool, first: bytes) -> bytes:
-    """An engine's head for a client, with our framing, and the ``first`` bytes after it."""
-    close = b"" if keep_alive else b"connection: close\r\n"
+def passed_answer(
+    passed: PassedHead, request_id: bytes, length: int | None, chunked: bool, keep_alive: bool, first: bytes, more: bytes = b""
+) -> bytes:
+    """An engine's head for a client, with our framing and ``more`` header lines of ours, and the ``first`` bytes after it."""
+    if not keep_alive:
+        more += b"connection: close\r\n"
     if chunked:
-        return b"%bx-request-id: %b\r\ntransfer-encoding: chunked\r\n%b\r\n%b" % (passed.lines, request_id, close, first)
+        return b"%bx-request-id: %b\r\ntransfer-encoding: chunked\r\n%b\r\n%b" % (passed.lines, request_id, more, first)
     if length is None:
-        return b"%bx-request-id: %b\r\n%b\r\n%b" % (passed.lines, request_id, close, first)
-    return b"%bx-request-id: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (passed.lines, request_id, length, close, first)
+        return b"%bx-request-id: %b\r\n%b\r\n%b" % (passed.lines, request_id, more, first)
+    return b"%bx-request-id: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (passed.lines, request_id, length, more, first)
 
 
 def chunk(data: bytes) -> bytes:

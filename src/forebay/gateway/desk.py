@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from forebay.admission.effects import Dispatch, Effect, Refuse
+from forebay.admission.effects import Dispatch, Effect, Refuse, Requeue
 from forebay.admission.estimate import Estimator
 from forebay.admission.machine import Admission
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Outliers, Probe
+from forebay.admission.quotas import OverCap, Quota
 from forebay.domain.profile import Profile
 from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
@@ -21,7 +22,7 @@ from forebay.engine.steptime import step_s
 from forebay.gateway.firsts import FirstContents
 from forebay.gateway.meters import TierMeter
 from forebay.ports.clock import Clock, TimerHandle
-from forebay.spec.types import Pool, Spec, Tier
+from forebay.spec.types import Pool, Spec, TeamLimits, Tier
 
 LEARN_ALL = 64
 LEARN_EVERY = 4
@@ -47,8 +48,16 @@ class Caller(Ticketed, Protocol):
         """It has a permit: send it."""
         ...
 
+    def requeued(self) -> None:
+        """Its permit is another's: stop the engine, forget what came of the answer, and wait."""
+        ...
+
     def refused(self, effect: Refuse) -> None:
         """It has none and will get none."""
+        ...
+
+    def over_limit(self, over: OverCap) -> None:
+        """Its team has as much as it may have: it does not even wait."""
         ...
 
     def sweep(self, now_s: float) -> None:
@@ -84,10 +93,15 @@ class PoolDesk:
         "stall_s",
     )
 
-    def __init__(self, spec: Spec, pool: Pool) -> None:
+    def __init__(self, spec: Spec, pool: Pool, estimator: Estimator) -> None:
         self.name = pool.name
         self.model = pool.model
-        self.admission = Admission(pool.name, spec.tiers, pool.queued_max)
+
+        def outlook(team: str, emitted_tokens: int) -> int | None:
+            return estimator.expected_output(team, pool.model, emitted_tokens)
+
+        weights = {team.name: team.weight for team in spec.teams}
+        self.admission = Admission(pool.name, spec.tiers, pool.queued_max, weights, outlook)
         self.calls: dict[int, Caller] = {}
         self.meters = {tier.name: TierMeter(pool.name, tier, pool.slo.itl_s) for tier in spec.tiers}
         models = {model.name: model for model in spec.models}
@@ -130,7 +144,11 @@ class Desk:
         self.clock = clock
         self._on_ejection = on_ejection
         self.estimator = Estimator()
-        self.pools = {pool.name: PoolDesk(spec, pool) for pool in spec.pools}
+        self.pools = {pool.name: PoolDesk(spec, pool, self.estimator) for pool in spec.pools}
+        self.quotas = {team.name: Quota(team.limits) for team in spec.teams if team.limits != TeamLimits()}
+        """Of the teams that have limits."""
+        self._taken: dict[int, tuple[Quota, int, float]] = {}
+        """Ticket → the quota it takes from, how many tokens, and since when."""
         self._tickets = 0
         self._effects: deque[tuple[PoolDesk, Effect]] = deque()
         self._carrying = False
@@ -144,12 +162,25 @@ class Desk:
         self._tickets += 1
         return self._tickets
 
-    def arrive(self, pool: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float) -> None:
-        """A request came; it may be sent or refused before this returns."""
+    def arrive(
+        self, pool: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float, patience_s: float, whole: bool
+    ) -> None:
+        """A request came; it may be sent or refused before this returns.
+
+        ``patience_s``: real seconds that the client waits for the first byte, ``whole``: which comes at the answer's end.
+        """
         ticket = call.ticket
+        if self.quotas and (quota := self.quotas.get(team)) is not None:
+            over = quota.take(shape.total_tokens, now_s)
+            if over is not None:
+                call.over_limit(over)
+                return
+            self._taken[ticket] = (quota, shape.total_tokens, now_s)
         pool.calls[ticket] = call
         admission = pool.admission
-        effects = admission.arrive(ticket, tier.name, team, shape, now_s, tier.longest_wait_s)
+        effects = admission.arrive(
+            ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole
+        )
         if effects or admission.waiting:
             self._after(pool, effects)
 
@@ -163,14 +194,18 @@ class Desk:
         """Its last byte came."""
         ticket = call.ticket
         del pool.calls[ticket]
+        if self._taken:
+            self._give_back(ticket, usage, now_s, served=True)
         admission = pool.admission
         effects = admission.finish(ticket, usage, now_s)
         if effects or admission.waiting:
             self._after(pool, effects)
 
-    def abandon(self, pool: PoolDesk, call: Ticketed, now_s: float) -> None:
-        """Nobody waits for it any more."""
+    def abandon(self, pool: PoolDesk, call: Ticketed, usage: Usage | None, now_s: float) -> None:
+        """Nobody waits for it any more; ``usage``: what was seen of its answer."""
         del pool.calls[call.ticket]
+        if self._taken:
+            self._give_back(call.ticket, usage, now_s, served=pool.admission.runs(call.ticket))
         self._after(pool, pool.admission.abandon(call.ticket, now_s))
 
     def retry(self, pool: PoolDesk, call: Caller, now_s: float, more_prompt_tokens: int = 0) -> None:
@@ -252,6 +287,11 @@ class Desk:
             loads.append(PoolLoad(pool.name, lanes, replicas, tuple(meter.counts() for meter in pool.meters.values())))
         return tuple(loads)
 
+    def limits_left(self, team: str) -> bytes:
+        """What is left of the team's limits, as header lines; none for a team without."""
+        quota = self.quotas.get(team)
+        return b"" if quota is None else quota.headers(self.clock.now_s(), self.clock.speed)
+
     @property
     def live(self) -> int:
         """Requests inside, waiting or in flight."""
@@ -260,6 +300,8 @@ class Desk:
     def _after(self, pool: PoolDesk, effects: list[Effect]) -> None:
         """Carry out ``effects``, then see to the timer."""
         if effects:
+            if len(effects) > 1:
+                effects = self._requeue_first(pool, effects)
             if len(effects) > 1 or self._carrying:
                 self._effects.extend([(pool, effect) for effect in effects])
             if not self._carrying:
@@ -269,16 +311,49 @@ class Desk:
             if deadline_s is not None and (self._timer is None or deadline_s < self._timer_at_s):
                 self._arm(deadline_s)
 
+    def _requeue_first(self, pool: PoolDesk, effects: list[Effect]) -> list[Effect]:
+        """Stop what lost its permit at once, before anything can come of it, whoever is on the stack; returns the other effects."""
+        others: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Requeue):
+                ticket = effect.ticket
+                # It may not even have been sent yet.
+                pending = [one for one in self._effects if not (one[0] is pool and one[1].ticket == ticket)]
+                if len(pending) < len(self._effects):
+                    self._effects = deque(pending)
+                pool.calls[ticket].requeued()
+            else:
+                others.append(effect)
+        return others
+
+    def _give_back(self, ticket: int, usage: Usage | None, now_s: float, *, served: bool) -> None:
+        taken = self._taken.pop(ticket, None)
+        if taken is not None:
+            quota, tokens, since_s = taken
+            quota.give_back(tokens, usage, now_s - since_s, now_s, served=served)
+
     def _carry_out(self, pool: PoolDesk, effects: list[Effect]) -> None:
         """The only one there is, or those queued; and then what came of them."""
         self._carrying = True
         try:
             if len(effects) == 1:
-                _carry_out_one(pool, effects[0])
+                self._carry_out_one(pool, effects[0])
             while self._effects:
-                _carry_out_one(*self._effects.popleft())
+                self._carry_out_one(*self._effects.popleft())
         finally:
             self._carrying = False
+
+    def _carry_out_one(self, pool: PoolDesk, effect: Effect) -> None:
+        if isinstance(effect, Dispatch):
+            call = pool.calls.get(effect.ticket)
+            if call is not None:
+                call.dispatch(effect)
+        elif isinstance(effect, Refuse):
+            call = pool.calls.pop(effect.ticket, None)
+            if call is not None:
+                if self._taken:
+                    self._give_back(effect.ticket, None, self.clock.now_s(), served=False)
+                call.refused(effect)
 
     def _arm(self, at_s: float) -> None:
         if self._timer is not None:
@@ -306,14 +381,3 @@ def _stall_s(profile: Profile | None) -> float:
         return STALL_S_UNKNOWN
     longest_s = step_s(profile.law, profile.sequences_max, profile.kv_tokens, profile.prefill_chunk_tokens)
     return max(STALL_S_MIN, STALL_STEPS * longest_s)
-
-
-def _carry_out_one(pool: PoolDesk, effect: Effect) -> None:
-    if isinstance(effect, Dispatch):
-        call = pool.calls.get(effect.ticket)
-        if call is not None:
-            call.dispatch(effect)
-    else:
-        call = pool.calls.pop(effect.ticket, None)
-        if call is not None:
-            call.refused(effect)

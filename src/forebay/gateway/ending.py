@@ -46,7 +46,7 @@ class Ending(CallState):
             self._emitted = None
         self.data = nothing
         if abandon:
-            desk.abandon(pool, self, now_s)
+            desk.abandon(pool, self, usage, now_s)
         elif not let_go:
             desk.finish(pool, self, usage, now_s)
 
@@ -70,8 +70,9 @@ class Ending(CallState):
             return Usage(emitted.prompt_tokens, emitted.tokens)
         return None if stream is None else Usage(self._estimate.prompt_tokens, stream.events, exact=False)
 
-    def _refuse(self, error: ErrorReply) -> None:
-        self._connection.refuse(error, b"x-request-id: %b\r\n" % self._request_id)
+    def _refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
+        extra += self._context.desk.limits_left(self._team)
+        self._connection.refuse(error, b"x-request-id: %b\r\n%b" % (self._request_id, extra))
 
     def _give_up(self, error: ErrorReply) -> None:
         self._end(Outcome.FAILED, None)

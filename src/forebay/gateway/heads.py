@@ -4,6 +4,7 @@ A kept-alive client sends the same headers with every request but for the length
 the last ones and their meaning: comparing two lists costs less than reading one.
 """
 
+import math
 import re
 
 from forebay.gateway.answers import HOP_BY_HOP
@@ -17,24 +18,32 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"cookie",
     b"expect",
     b"host",
+    b"x-forebay-deadline",
     b"x-api-key",
     b"x-not-upgraded",
     b"x-request-id",
 }
+_PATIENCE_UNITS_S = {b"x-stainless-read-timeout": 1.0, b"x-forebay-deadline": 0.001}
+"""Headers that say how long the client waits for the first byte: the OpenAI SDK's in seconds, ours in milliseconds from now."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_NUMBER = re.compile(rb"[0-9]{1,9}(\.[0-9]{0,9})?")
 _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 
 
 class HeadFacts:
     """The meaning of one list of headers (without ``content-length``)."""
 
-    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "identified", "request_id")
+    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "identified", "patience_s", "request_id")
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         own: dict[bytes, bytes] = {}
+        self.patience_s = math.inf
+        """Real seconds that the client waits for the first byte of an answer."""
         lines = []
         for raw_name, value in headers:
             name = raw_name.lower()
+            if name in _PATIENCE_UNITS_S:
+                self.patience_s = min(self.patience_s, _patience_s(value, _PATIENCE_UNITS_S[name]))
             if name not in NOT_TO_ENGINES:
                 lines.append((name, value))
             else:
@@ -65,6 +74,12 @@ def content_type(facts: HeadFacts) -> bytes:
     """As the client said it; empty where it said none."""
     match = _CONTENT_TYPE.search(facts.forwarded)
     return match[1] if match is not None else b""
+
+
+def _patience_s(value: bytes, unit_s: float) -> float:
+    """What a header says, or for ever where it says nothing that is a time: SDKs send words too."""
+    number = _NUMBER.fullmatch(value.strip())
+    return float(number[0]) * unit_s if number is not None else math.inf
 
 
 _UPGRADE = re.compile(rb"^upgrade:", re.IGNORECASE | re.MULTILINE)

@@ -27,7 +27,7 @@ class LargeCall(ResponsesCall):
 
     _large: LargeRequest
 
-    def start(self, tier: Tier, shape: Shape, now_s: float) -> None:
+    def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float) -> None:
         """Queue it; the client sends no more until its turn."""
         large = self._request
         assert isinstance(large, LargeRequest)
@@ -37,7 +37,7 @@ class LargeCall(ResponsesCall):
         self._length = None if large.length is None else large.length + grown
         large.taker = self
         self._connection.hold_back(True)
-        super().start(tier, shape, now_s)
+        super().start(tier, shape, now_s, patience_s)
 
     def _send(self) -> None:
         url, request, body = self._replica_url, self._request, self._body

@@ -1,6 +1,6 @@
 """What the gateway counts: plain integers in the hot path, turned into Prometheus families only when somebody asks.
 
-Labels are pool, tier and outcome, all declared in the spec or in an enum here, so their number is bounded by it.
+Labels are pool, tier, team and outcome, all declared in the spec or in an enum here, so their number is bounded by it.
 """
 
 from bisect import bisect_left
@@ -11,6 +11,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape
@@ -62,6 +63,7 @@ class Histogram:
 
 
 ANSWERS_FOR_A_MEAN = 20
+TEAMS_SHOWN_MAX = 200
 
 
 class TierMeter:
@@ -81,6 +83,7 @@ class TierMeter:
         "pool",
         "prompt_tokens",
         "queue_wait",
+        "requeued",
         "response_bytes",
         "retries",
         "shed",
@@ -102,6 +105,7 @@ class TierMeter:
         self.shed: dict[Refusal, int] = dict.fromkeys(Refusal, 0)
         self.retries = 0
         self.continued = 0
+        self.requeued = 0
         self.prompt_tokens = 0
         self.output_tokens = 0
         self.completed_output_tokens = 0
@@ -174,6 +178,14 @@ class Gauges(Protocol):
         """``(pool, replicas out of routing, ejections so far)``."""
         ...
 
+    def teams(self) -> Iterable[tuple[str, TeamLoad]]:
+        """``(pool, team in a lane)``."""
+        ...
+
+    def over_limits(self) -> Iterable[tuple[str, str, int]]:
+        """``(team, limit, requests refused for it)``."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -195,6 +207,7 @@ class GatewayCollector(Collector):
         yield from self._counters()
         yield from self._histograms()
         yield from self._now()
+        yield from self._teams()
 
     def _counters(self) -> Iterator[CounterMetricFamily]:
         requests = CounterMetricFamily("forebay_requests", "Requests ended, by outcome.", labels=["pool", "tier", "outcome"])
@@ -206,6 +219,9 @@ class GatewayCollector(Collector):
             ),
             "continued": CounterMetricFamily(
                 "forebay_continued", "Streams continued on another replica after their first content.", labels=["pool", "tier"]
+            ),
+            "requeued": CounterMetricFamily(
+                "forebay_requeued", "Running requests that gave their place to a more important one.", labels=["pool", "tier"]
             ),
             "prompt_tokens": CounterMetricFamily("forebay_prompt_tokens", "Prompt tokens of ended requests.", labels=["pool", "tier"]),
             "output_tokens": CounterMetricFamily("forebay_output_tokens", "Output tokens of ended requests.", labels=["pool", "tier"]),
@@ -255,6 +271,24 @@ class GatewayCollector(Collector):
         yield from (out, ejections)
         yield GaugeMetricFamily("forebay_client_connections", "Open client connections.", value=self._gauges.connections())
         yield GaugeMetricFamily("forebay_bodies_bytes", "Request bodies held.", value=self._gauges.bodies_bytes())
+
+    def _teams(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """The teams with most waiting and most given; the labels are bounded by `TEAMS_SHOWN_MAX`."""
+        labels = ["pool", "tier", "team"]
+        waiting = GaugeMetricFamily("forebay_team_waiting", "Requests of the team in the lane.", labels=labels)
+        given = CounterMetricFamily(
+            "forebay_team_given_tokens",
+            "Virtual tokens given: uncached prompt, and output twice. Fairness evens them out by weight.",
+            labels=labels,
+        )
+        over = CounterMetricFamily("forebay_team_over_limit", "Requests refused at a limit of the team.", labels=["team", "limit"])
+        teams = sorted(self._gauges.teams(), key=lambda row: (row[1].waiting, row[1].given_tokens), reverse=True)
+        for pool, team in teams[:TEAMS_SHOWN_MAX]:
+            waiting.add_metric([pool, team.tier, team.team], team.waiting)
+            given.add_metric([pool, team.tier, team.team], team.given_tokens)
+        for name, limit, count in sorted(self._gauges.over_limits(), key=lambda row: -row[2])[:TEAMS_SHOWN_MAX]:
+            over.add_metric([name, limit], count)
+        yield from (waiting, given, over)
 
 
 def registry(meters: list[TierMeter], gauges: Gauges) -> CollectorRegistry:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 
 from forebay.admission.effects import Dispatch, Refuse
+from forebay.admission.quotas import OverCap
 from forebay.gateway.answers import ErrorReply, chunk, retry_after_real_s, unavailable
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT, PATH, Translation
@@ -38,6 +39,14 @@ class Recovery(Ending, ABC):
 
     @abstractmethod
     def dispatch(self, effect: Dispatch) -> None:
+        """See `desk.Caller`."""
+
+    @abstractmethod
+    def requeued(self) -> None:
+        """See `desk.Caller`."""
+
+    @abstractmethod
+    def over_limit(self, over: OverCap) -> None:
         """See `desk.Caller`."""
 
     @abstractmethod

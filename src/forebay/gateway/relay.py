@@ -8,9 +8,10 @@ client's leaving, whichever comes first; each of the three ends it exactly once 
 """
 
 from forebay.admission.effects import Dispatch, Refuse
-from forebay.admission.outcomes import ANSWERS
+from forebay.admission.outcomes import ANSWERS, Refusal
+from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
-from forebay.gateway.answers import ErrorReply, passed_answer, retry_after_real_s
+from forebay.gateway.answers import passed_answer
 from forebay.gateway.asking import asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.desk import UNKNOWN_CONTEXT_TOKENS
@@ -18,6 +19,7 @@ from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recovery import Recovery
+from forebay.gateway.refusals import over_limit_reply, refusal_reply
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ContinuedStream, ToldStream
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
@@ -38,8 +40,8 @@ class Call(Recovery):
 
     __slots__ = ()
 
-    def start(self, tier: Tier, shape: Shape, now_s: float) -> None:
-        """Queue it, under the promises of ``tier`` (its team's own, where it has some)."""
+    def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float) -> None:
+        """Queue it, under the promises of ``tier`` (its team's own, where it has some), for as many real seconds as the client waits."""
         self._estimate = shape
         self._arrived_s = now_s
         self._ttft_s = self._ttft_promise_s = tier.ttft_s
@@ -50,7 +52,7 @@ class Call(Recovery):
             self._ask_more()
         self._context.retries.arrived()
         self._meter.arrive(shape)
-        self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s)
+        self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream)
 
     def _ask_more(self) -> None:
         """Ask the engine for what is metered, and continued from."""
@@ -71,19 +73,31 @@ class Call(Recovery):
             self._first_due_s = now_s + self._pool.firsts.timeout_s(self._ttft_s)
         self._send()
 
+    def requeued(self) -> None:
+        """Another took its place: stop the engine, and wait to be sent again. Nothing of an answer is out."""
+        self._drop_exchange()
+        self._meter.requeued += 1
+        self._resent = False
+        self._forget_answer()
+
     def refused(self, effect: Refuse) -> None:
         """Tell the client, in OpenAI's shape. Admission has already let go of the ticket."""
-        answer = ANSWERS[effect.why]
         if self._open:
-            self._truncate(f"The engine's answer broke off, and no other could go on with it: {answer.message}", let_go=True)
+            said = ANSWERS[effect.why].message
+            self._truncate(f"The engine's answer broke off, and no other could go on with it: {said}", let_go=True)
             return
-        wait_s = effect.retry_after_s
         context = self._context
-        retry_after_s = None if wait_s is None else retry_after_real_s(wait_s, context.speed, context.chance)
         self._over = True
         self._meter.shed[effect.why] += 1
         self._meter.outcomes[Outcome.SHED] += 1
-        self._refuse(ErrorReply(answer.status, answer.type, answer.code, answer.message, retry_after_s=retry_after_s))
+        self._refuse(refusal_reply(effect, context.speed, context.chance))
+
+    def over_limit(self, over: OverCap) -> None:
+        """Tell the client which limit of its team that is, and whether coming back will help."""
+        self._over = True
+        self._meter.shed[Refusal.OVER_LIMIT] += 1
+        self._meter.outcomes[Outcome.SHED] += 1
+        self._refuse(*over_limit_reply(over, self._context.speed, self._context.chance))
 
     # -- the client ---------------------------------------------------------------------------------------------------
 
@@ -245,6 +259,7 @@ class Call(Recovery):
             if piece:
                 self._connection.write(piece)
         elif not held.add(body) and not last:
+            self._pool.admission.answered(self.ticket)
             self._write_head(held.flow(held.take(), False), head.content_length, held.framed)
 
     def _completed(self) -> None:
@@ -285,6 +300,7 @@ class Call(Recovery):
         self._open = True
         connection = self._connection
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first))
+        more = self._context.desk.limits_left(self._team)
+        connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
         connection.release(self._request)

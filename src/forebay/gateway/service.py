@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import jittered
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Readmit
@@ -186,6 +187,14 @@ class Gateway:
         """In flight, by pool and replica."""
         return [(load.pool, one.replica, one.streams, one.kv_tokens) for load in self.desk.loads() for one in load.replicas]
 
+    def teams(self) -> Iterable[tuple[str, TeamLoad]]:
+        """What waits and was given, by pool and team."""
+        return [(pool.name, team) for pool in self.desk.pools.values() for team in pool.admission.teams()]
+
+    def over_limits(self) -> Iterable[tuple[str, str, int]]:
+        """What was refused at a limit, by team."""
+        return [(team, cap.value, count) for team, quota in self.desk.quotas.items() for cap, count in quota.refused.items() if count]
+
     def connections(self) -> int:
         """Open client connections."""
         return len(self.http.connections)
@@ -305,7 +314,7 @@ class Gateway:
             output_max = ask.output_tokens_max if route.generates else 1
             shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
-            call.start(tier, shape, self.clock.now_s())
+            call.start(tier, shape, self.clock.now_s(), request.facts.patience_s)
         elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
@@ -332,7 +341,7 @@ class Gateway:
         call = connection.reply = call_for(route, request)(
             self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id
         )
-        call.start(tier, shape, self.clock.now_s())
+        call.start(tier, shape, self.clock.now_s(), request.facts.patience_s)
 
     def _ask_holder(self, connection: ClientConnection, request: Request, response_id: str, methods: tuple[bytes, ...]) -> None:
         """An answer is asked for that some engine keeps."""

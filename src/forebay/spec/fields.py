@@ -9,7 +9,7 @@ from forebay.spec.fields_overflow import OVERFLOW, REGION
 from forebay.spec.fields_scaling import REPLICAS_MAX, SCALING, TOKENS_MAX
 from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, bandwidth, duration, size
 from forebay.spec.records import Either, Field, ListOf, MapOf, Record
-from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Slo, Spec, Team, Tier, Tls
+from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Slo, Spec, Team, TeamLimits, Tier, Tls
 
 _COUNT = 10**9
 _LOOSE_TEXT = Text("text on one line", loose=True, example="0")
@@ -193,7 +193,18 @@ TIER = Record(
         Field("rank", Whole(0, 1000, 0), "Lower goes first; each tier has its own.", "rank"),
         Field("ttft", duration(above=True, example="1s"), "Time to first token.", "ttft_s"),
         Field("longest_wait", duration(above=True, example="30s"), "A request that would wait longer is refused.", "longest_wait_s"),
-        Field("preemptible", Flag(), "May be interrupted, and is never a reason to scale.", "preemptible"),
+        Field(
+            "preemptible",
+            Flag(),
+            "Gives its place up to others while nothing of its answer is sent, and is never a reason to scale.",
+            "preemptible",
+        ),
+        Field(
+            "min_share",
+            Number(0, 0.5, example=0.05),
+            "Fraction of the tokens started that it gets while it waits, whatever comes of tiers above it; nothing for the top tier.",
+            "min_share",
+        ),
         Field(
             "idle", duration(above=True, example="1m"), "Longest silence of an engine inside an answer.", "idle_s", default="`limits.idle`"
         ),
@@ -218,13 +229,22 @@ KEY = Record(
     ),
     secret=True,
 )
+TEAM_LIMITS = Record(
+    "team limits",
+    "What a team may have of one gateway, over all pools; more gets 429 at once. Without one there is no limit but fairness.",
+    (
+        Field("requests_per_minute", Whole(1, _COUNT, 600), "Requests that come in a minute.", "requests_per_minute"),
+        Field("tokens_per_minute", Whole(1, _COUNT, 200_000), "Prompt and output tokens in a minute.", "tokens_per_minute"),
+        Field("requests_in_flight", Whole(1, _COUNT, 64), "Requests inside at once, waiting or running.", "requests_in_flight"),
+        Field("tokens_in_flight", Whole(1, _COUNT, 500_000), "Their prompt and output tokens, as estimated.", "tokens_in_flight"),
+    ),
+    TeamLimits,
+)
 TEAM = Record(
     "team",
     "Who is charged.",
     (
-        Field(
-            "weight", Number(0, 1e6, above=True, example=1), "Kept for fairness among teams, which this version does not do yet.", "weight"
-        ),
+        Field("weight", Number(0, 1e6, above=True, example=1), "Its share beside other teams that wait in the same tier.", "weight"),
         Field(
             "tiers",
             Either(
@@ -242,6 +262,7 @@ TEAM = Record(
             default="neither",
         ),
         Field("residency", ListOf(REGION, "a list of regions"), "Regions its requests may be spilled to.", default="any"),
+        Field("limits", TEAM_LIMITS, TEAM_LIMITS.doc),
         Field("keys", ListOf(KEY, "a list of keys, each {key: …, tier: …}", most=10_000, secret=True), "API keys.", default="none"),
     ),
     Team,
@@ -264,6 +285,7 @@ GRANT = Record(
             "Tiers it may use, and how far its own promises may go.",
             default="all tiers, as they are",
         ),
+        Field("limits", TEAM_LIMITS, "Its limits; its own may only be lower.", default="none"),
         Field("weight_max", Number(0, 1e6, above=True, example=2), "Highest weight.", default="1"),
         Field("keys_max", Whole(0, 10_000, 10), "Most keys.", default="10"),
     ),

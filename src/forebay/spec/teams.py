@@ -11,9 +11,11 @@ import msgspec
 from forebay.domain.units import format_duration
 from forebay.spec.problems import Problems, masked, quoted
 from forebay.spec.records import Got
-from forebay.spec.types import DEFAULT_TIERS, Team, Tier
+from forebay.spec.types import DEFAULT_TIERS, Team, TeamLimits, Tier
 
 ANY_TEAM = "*"
+SHARES_MAX = 0.5
+"""Of the tokens started, what all lanes below the top one may be promised together."""
 GRANTED_WEIGHT = 1.0
 GRANTED_KEYS = 10
 
@@ -37,7 +39,14 @@ def build_tiers(root: Got, problems: Problems) -> tuple[Tier, ...]:
             problems.add(got.at("rank"), str(tier.rank), "a rank of its own", f"{ranks[tier.rank]} has it already")
         ranks.setdefault(tier.rank, name)
         tiers.append(tier)
-    return tuple(sorted(tiers, key=lambda tier: tier.rank))
+    tiers.sort(key=lambda tier: tier.rank)
+    shares = sum(tier.min_share for tier in tiers[1:])
+    if shares > SHARES_MAX:
+        least = declared[tiers[-1].name]
+        problems.add(
+            least.at("min_share"), f"{shares:g} of all below the top tier", f"at most {SHARES_MAX:g} together", "the rest is the top tier's"
+        )
+    return tuple(tiers)
 
 
 def build_teams(root: Got, files: Mapping[str, Got], tiers: tuple[Tier, ...], problems: Problems) -> tuple[Team, ...]:
@@ -95,12 +104,14 @@ def _team(name: str, got: Got, tiers: Mapping[str, Tier], granted: Got | None, p
     usable = sorted(own_tiers, key=lambda tier: tiers[tier].rank)
     keys = _keys(got, tiers, usable, problems)
     limited = bool(places) or bool(granted is not None and granted.get("tiers"))
+    given = {} if granted is None else granted.record_of("limits").filled()
     return Team(
         name=name,
         keys=keys,
         tiers=tuple(usable) if limited else (),
         promises=tuple(promises),
         overflow=_listed(got, "overflow"),
+        limits=TeamLimits(**{**given, **got.record_of("limits").filled()}),
         residency=_listed(got, "residency"),
         **got.filled(),
     )
@@ -148,6 +159,11 @@ def _within(team: Team, got: Got, grant: Got, tiers: Mapping[str, Tier], problem
             problems.add(
                 own.at("longest_wait"), format_duration(promise.longest_wait_s), f"at most {format_duration(wait_s)}, as {name} says"
             )
+    bounds, own_limits = grant.record_of("limits"), got.record_of("limits")
+    for key in own_limits.places:
+        most, asked = bounds.get(key), own_limits.get(key)
+        if most is not None and asked is not None and asked > most:
+            problems.add(own_limits.at(key), str(asked), f"at most {most}, as {bounds.at(key).path} says")
     weight_max = grant.get("weight_max", GRANTED_WEIGHT)
     if team.weight > weight_max:
         problems.add(got.at("weight"), f"{team.weight:g}", f"at most {weight_max:g}, as {grant.at('weight_max').path} says")

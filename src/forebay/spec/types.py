@@ -42,10 +42,22 @@ class Tier(msgspec.Struct, frozen=True):
     ttft_s: float
     longest_wait_s: float
     preemptible: bool = False
+    min_share: float = 0.05
+    """Fraction of the tokens that it is given while it waits, however much comes of more important tiers. Nothing for the top tier."""
     idle_s: float | None = None
     """Longest silence of an engine inside an answer; None: the gateway's ``limits``."""
     total_s: float | None = None
     """Longest answer; None: the gateway's ``limits``."""
+
+
+class TeamLimits(msgspec.Struct, frozen=True):
+    """What a team may have of one gateway, over all pools; None: as much as it gets. Tokens are prompt and output."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    requests_in_flight: int | None = None
+    """Inside the gateway, waiting or running."""
+    tokens_in_flight: int | None = None
 
 
 class Spill(msgspec.Struct, frozen=True):
@@ -91,6 +103,7 @@ class Team(msgspec.Struct, frozen=True):
     """What may be done with its requests rather than refuse them: ``degrade``, ``spill``. Empty: neither."""
     residency: tuple[str, ...] = ()
     """Regions its requests may be spilled to; empty: any."""
+    limits: TeamLimits = TeamLimits()
 
 
 class EngineKind(msgspec.Struct, frozen=True):
@@ -282,6 +295,6 @@ class Spec(msgspec.Struct, frozen=True):
 
 DEFAULT_TIERS = (
     Tier("interactive", rank=0, ttft_s=1.0, longest_wait_s=30.0),
-    Tier("standard", rank=1, ttft_s=5.0, longest_wait_s=120.0),
+    Tier("standard", rank=1, ttft_s=5.0, longest_wait_s=120.0, min_share=0.1),
     Tier("batch", rank=2, ttft_s=3600.0, longest_wait_s=86_400.0, preemptible=True),
 )

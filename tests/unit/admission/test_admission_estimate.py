@@ -55,7 +55,7 @@ def test_a_new_team_starts_from_what_the_model_showed_and_then_goes_its_own_way(
     for _ in range(300):
         estimator.learn("new", "m", 4000, Usage(1000, 2000))
     assert estimator.shape("new", "m", 4000, None, 1, 8192).output_tokens > 1000
-    assert estimator.shape("old", "m", 4000, None, 1, 8192).output_tokens < 100
+    assert estimator.shape("old", "m", 4000, None, 1, 8192).output_tokens < 250
 
 
 def test_inexact_counts_teach_nothing() -> None:
@@ -71,3 +71,26 @@ def test_the_table_is_bounded_and_forgets_who_learned_longest_ago(monkeypatch: p
     for team in ("a", "b", "c", "a", "d"):
         estimator.learn(team, "m", 4000, Usage(1000, 10))
     assert set(estimator._table) == {("", "m"), ("a", "m"), ("c", "m"), ("d", "m")}
+
+
+def test_the_longer_an_answer_has_run_the_longer_it_is_expected_to_be() -> None:
+    """Chat answers are short or long: one past the short ones is a long one."""
+    estimator = Estimator()
+    for number in range(400):
+        estimator.learn("t", "m", 400, Usage(100, 40 if number % 5 else 900))
+    assert estimator.shape("t", "m", 400, None, 1, 8192).output_tokens < 250
+    assert estimator.expected_output("t", "m", 10) == 46, "of all of them, as without knowing"
+    assert estimator.expected_output("t", "m", 64) == 1024, "rounded up to the half-octave"
+    assert estimator.expected_output("t", "m", 2000) is None, "none was so long"
+    assert estimator.expected_output("new", "m", 64) == 1024, "the model's other teams say"
+    assert estimator.expected_output("t", "other", 64) is None
+
+
+def test_old_lengths_are_forgotten() -> None:
+    estimator = Estimator()
+    for _ in range(500):
+        estimator.learn("t", "m", 400, Usage(100, 900))
+    for _ in range(8000):
+        estimator.learn("t", "m", 400, Usage(100, 200))
+    assert estimator.expected_output("t", "m", 64) == 256
+    assert estimator.expected_output("t", "m", 300) is None

@@ -3,9 +3,11 @@
 import pytest
 
 from forebay.admission.effects import Dispatch, Effect, Refuse
-from forebay.admission.machine import NO_REPLICAS_HOLD_S, NO_REPLICAS_RETRY_S, UNMEASURED_RETRY_S, Admission
+from forebay.admission.machine import NO_REPLICAS_HOLD_S, Admission
 from forebay.admission.outcomes import Refusal
+from forebay.admission.pump import SKIPS_MAX
 from forebay.admission.tickets import RETRIES_MAX
+from forebay.admission.waits import NO_REPLICAS_RETRY_S, UNMEASURED_RETRY_S
 from forebay.domain.roster import Capacity, LaneLoad, Posture, ReplicaLoad, RosterPool, RosterReplica
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
@@ -61,7 +63,7 @@ def test_what_fits_starts_at_once_and_what_waits_starts_when_something_ends() ->
 
 def test_more_important_tiers_go_first_whatever_their_order_of_arrival() -> None:
     pool = machine("a")
-    pool.arrive(1, "batch", "t", SHORT, 0.0)
+    pool.arrive(1, "interactive", "t", SHORT, 0.0)
     for ticket, tier in enumerate(("batch", "standard", "interactive"), start=2):
         pool.arrive(ticket, tier, "t", SHORT, 0.0)
     order = []
@@ -72,13 +74,47 @@ def test_more_important_tiers_go_first_whatever_their_order_of_arrival() -> None
     assert order == [4, 3, 2]
 
 
-def test_a_head_that_fits_nowhere_blocks_smaller_and_less_important_ones() -> None:
+def test_a_head_that_fits_nowhere_lets_smaller_and_less_important_ones_past_it() -> None:
     pool = machine("a", of=capacity(kv_tokens=100, sequences=10))
     pool.arrive(1, "standard", "t", Shape(50, 10), 0.0)
     assert pool.arrive(2, "standard", "t", Shape(60, 10), 0.0) == []
-    assert pool.arrive(3, "standard", "t", Shape(1, 1), 0.0) == []
-    assert pool.arrive(4, "batch", "t", Shape(1, 1), 0.0) == []
+    assert pool.arrive(3, "standard", "t", Shape(1, 1), 0.0) == [sent(3, "a")]
+    assert pool.arrive(4, "batch", "t", Shape(1, 1), 0.0) == [sent(4, "a")]
     assert pool.arrive(5, "interactive", "t", Shape(1, 1), 0.0) == [sent(5, "a")], "what is more important isn't behind it"
+
+
+def test_space_is_kept_for_a_head_that_was_passed_often_enough() -> None:
+    pool = machine("a", of=capacity(kv_tokens=1000, sequences=100))
+    pool.arrive(0, "standard", "t", Shape(500, 10), 0.0)
+    pool.arrive(1, "standard", "t", Shape(600, 10), 0.0)
+    small = [pool.arrive(2 + number, "standard", "t", Shape(1, 1), 0.0) for number in range(SKIPS_MAX + 1)]
+    assert [len(effects) for effects in small] == [1] * SKIPS_MAX + [0]
+    assert pool.arrive(90, "batch", "t", Shape(1, 1), 0.0) == []
+    assert pool.arrive(91, "interactive", "t", Shape(1, 1), 0.0) == [sent(91, "a")], "space is kept from its lane and those behind"
+    pool.check()
+    assert pool.finish(0, None, 1.0) == [sent(1, "a"), sent(2 + SKIPS_MAX, "a")]
+    assert pool.first_token(1, 2.0) == [sent(90, "a")], "batch takes only part of the prefill budget while others come"
+    pool.check()
+
+
+def test_space_kept_on_one_replica_leaves_the_others_to_all() -> None:
+    pool = machine("a", "b", of=capacity(kv_tokens=1000, sequences=100))
+    for ticket, replica in ((0, "a"), (1, "b")):
+        assert pool.arrive(ticket, "standard", "t", Shape(500, 10), 0.0) == [sent(ticket, replica)]
+    pool.arrive(2, "standard", "t", Shape(600, 10), 0.0)
+    where = [e.replica_id for n in range(60) for e in pool.arrive(3 + n, "standard", "t", Shape(1, 1), 0.0) if isinstance(e, Dispatch)]
+    assert len(where) == 60
+    assert len(set(where[SKIPS_MAX:])) == 1
+
+
+def test_space_kept_for_one_that_leaves_is_for_all_again() -> None:
+    pool = machine("a", of=capacity(kv_tokens=1000, sequences=100))
+    pool.arrive(0, "standard", "t", Shape(500, 10), 0.0)
+    pool.arrive(1, "standard", "t", Shape(600, 10), 0.0)
+    for ticket in range(2, 3 + SKIPS_MAX):
+        pool.arrive(ticket, "standard", "t", Shape(1, 1), 0.0)
+    assert pool.abandon(1, 1.0) == [sent(2 + SKIPS_MAX, "a")]
+    pool.check()
 
 
 def test_equal_replicas_share_and_the_least_loaded_is_taken() -> None:
@@ -174,8 +210,10 @@ def test_refused_never_fits_once_the_replica_that_could_has_left() -> None:
     pool.set_roster(RosterPool("chat", (large, small)), 0.0)
     pool.arrive(1, "standard", "t", Shape(500, 1), 0.0)
     pool.arrive(2, "standard", "t", Shape(500, 1), 0.0)
-    assert pool.arrive(3, "standard", "t", SHORT, 0.0) == []
-    assert pool.set_roster(RosterPool("chat", (small,)), 1.0) == [Refuse(2, Refusal.NEVER_FITS, None), sent(3, "b")]
+    pool.arrive(3, "standard", "t", SHORT, 0.0)
+    assert pool.arrive(4, "standard", "t", SHORT, 0.0) == []
+    assert pool.set_roster(RosterPool("chat", (small,)), 1.0) == [Refuse(2, Refusal.NEVER_FITS, None)]
+    assert pool.finish(3, None, 2.0) == [sent(4, "b")]
 
 
 def test_refused_queue_full_and_displaced_batch_first() -> None:
@@ -217,13 +255,14 @@ def test_a_teams_own_promise_goes_before_its_tiers() -> None:
 
 
 def test_an_expired_head_unblocks_those_behind_it() -> None:
-    pool = machine("a", of=capacity(kv_tokens=100, sequences=10))
-    pool.arrive(1, "standard", "t", Shape(50, 10), 0.0)
-    pool.arrive(2, "interactive", "t", Shape(90, 10), 0.0)
-    pool.arrive(3, "batch", "t", SHORT, 0.0)
+    pool = machine("a", of=capacity(kv_tokens=1000, sequences=100))
+    pool.arrive(0, "standard", "t", Shape(500, 10), 0.0)
+    pool.arrive(1, "interactive", "t", Shape(600, 10), 0.0)
+    for ticket in range(2, 3 + SKIPS_MAX):
+        pool.arrive(ticket, "standard", "t", Shape(1, 1), 0.0)
     effects = pool.advance(30.0)
-    assert whys(effects) == [(2, Refusal.EXPIRED)]
-    assert effects[1:] == [sent(3, "a")]
+    assert whys(effects) == [(1, Refusal.EXPIRED)]
+    assert effects[1:] == [sent(2 + SKIPS_MAX, "a")]
 
 
 def test_a_tier_that_accepts_no_wait_is_refused_at_once() -> None:
@@ -271,6 +310,7 @@ def test_refused_shed_by_posture_only_what_cannot_start_at_once() -> None:
     pool = machine("a", of=capacity(sequences=2))
     pool.set_roster(roster("a", of=capacity(sequences=2), posture=Posture.SHED_PREEMPTIBLE), 0.0)
     assert pool.arrive(1, "batch", "t", SHORT, 0.0) == [sent(1, "a")]
+    pool.first_token(1, 0.0)
     assert pool.arrive(2, "standard", "t", SHORT, 0.0) == [sent(2, "a")]
     assert whys(pool.arrive(3, "batch", "t", SHORT, 0.0)) == [(3, Refusal.SHED)]
     assert pool.arrive(4, "standard", "t", SHORT, 0.0) == []
@@ -356,8 +396,9 @@ def test_a_retry_goes_elsewhere_or_to_the_head_of_its_lane() -> None:
     assert pool.retry(1, 1.0) == [sent(1, "b")]
     pool.arrive(2, "standard", "t", SHORT, 2.0)
     pool.arrive(3, "standard", "t", SHORT, 3.0)
-    assert pool.retry(2, 4.0) == [], "only the other one may take it, and that is full"
-    assert pool.finish(1, None, 5.0) == [sent(2, "b"), sent(3, "a")]
+    assert pool.retry(2, 4.0) == [sent(3, "a")], "only the other one may take it, and that is full"
+    pool.arrive(4, "standard", "t", SHORT, 4.0)
+    assert pool.finish(1, None, 5.0) == [sent(2, "b")], "before the fourth"
 
 
 def test_a_retry_keeps_what_was_left_of_its_longest_wait() -> None:
@@ -378,8 +419,8 @@ def test_a_retry_forgets_the_deadline_it_was_queued_with_before() -> None:
     pool.arrive(3, "standard", "t", SHORT, 0.0)  # to 120
     pool.finish(1, None, 100.0)  # starts with 20 s left
     pool.arrive(4, "standard", "t", SHORT, 110.0)  # to 230
-    pool.retry(3, 215.0)  # to 235
-    assert pool.next_deadline_s() == 230.0
+    assert pool.retry(3, 215.0) == [sent(4, "a")]  # to 235
+    assert pool.next_deadline_s() == 235.0
 
 
 def test_a_retry_does_not_pass_what_is_more_important() -> None:
@@ -406,13 +447,13 @@ def test_retries_are_bounded() -> None:
     assert whys(pool.retry(1, 1.0)) == [(1, Refusal.NO_REPLICAS)]
 
 
-def test_a_retry_into_a_full_queue_displaces_a_newer_one_of_its_own_lane_but_nothing_more_important() -> None:
+def test_a_retry_is_not_counted_by_the_bound_of_the_queue_for_it_was_let_in_before() -> None:
     pool = machine("a", "b", queued_max=1)
     pool.arrive(1, "standard", "t", SHORT, 0.0)
     pool.arrive(2, "interactive", "t", SHORT, 0.0)
     pool.arrive(3, "standard", "t", SHORT, 0.0)
-    # The first is excluded from a and b is full: it takes the third's place and, as the head, keeps it blocked.
-    assert whys(pool.retry(1, 1.0)) == [(3, Refusal.DISPLACED)]
+    pool.arrive(4, "standard", "t", SHORT, 0.0)
+    assert pool.retry(1, 1.0) == [sent(3, "a")], "the first is excluded from a, and b is full"
     assert pool.load(1.0)[0][1].waiting == 1
     pool.check()
 
@@ -440,6 +481,7 @@ def test_the_end_of_an_ended_ticket_is_nothing_and_other_calls_for_it_are_errors
 def test_load_tells_what_waits_and_what_runs_net_of_preemptible() -> None:
     pool = machine("a", of=capacity(sequences=2))
     pool.arrive(1, "batch", "t", SHORT, 0.0)
+    pool.first_token(1, 0.0)
     pool.arrive(2, "standard", "t", SHORT, 0.0)
     pool.arrive(3, "standard", "t", Shape(5, 7), 4.0)
     pool.emitted(1, 3)
@@ -460,11 +502,35 @@ def test_what_was_abandoned_in_the_middle_is_not_kept_for_ever() -> None:
         pool.arrive(ticket, "batch", "t", SHORT, 0.0)
         pool.abandon(ticket, 0.0)
     lane = pool._lanes[2]
-    assert len(lane.order._entries) <= 70  # type: ignore[attr-defined]
-    assert len(pool._deadlines._heap) <= 70
+    assert len(lane._joined) <= 70
+    assert len(lane.order.accounts["t"]._line) <= 70
+    assert len(pool._waiting._deadlines._heap) <= 70
     pool.check()
 
 
 def test_a_pool_without_tiers_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one tier"):
         Admission("chat", (), 10)
+
+
+def test_what_is_left_is_estimated_anew_from_what_was_emitted() -> None:
+    seen = []
+
+    def outlook(team: str, emitted: int) -> int | None:
+        seen.append((team, emitted))
+        return 400 if emitted < 300 else None
+
+    pool = Admission("chat", TIERS, 10, outlook=outlook)
+    pool.set_roster(roster("a", of=capacity(kv_tokens=1000, sequences=10)), 0.0)
+    pool.arrive(1, "standard", "t", Shape(100, 200), 0.0)
+    for _ in range(12):
+        pool.emitted(1, 32)
+    assert seen == [("t", 64), ("t", 128), ("t", 192), ("t", 288)]
+    replica = pool._replicas.listed[0]
+    assert replica.worst_tokens == 100 + 400
+    pool.check()
+    capped = Admission("chat", TIERS, 10, outlook=outlook)
+    capped.set_roster(roster("a", of=capacity(kv_tokens=1000, sequences=10)), 0.0)
+    capped.arrive(1, "standard", "t", Shape(100, 200, output_tokens_max=250), 0.0)
+    capped.emitted(1, 64)
+    assert capped._replicas.listed[0].worst_tokens == 100 + 250

@@ -62,16 +62,18 @@ def test_a_stalled_backlog_slows_the_pace() -> None:
 
 def test_waits_count_the_lane_and_those_before_it() -> None:
     tiers = (Tier("interactive", 0, 1, 30), Tier("standard", 1, 5, 120), Tier("batch", 2, 60, 999, True))
-    lanes = [Lane(tier, index) for index, tier in enumerate(tiers)]
+    lanes = [Lane(tier, index, {}) for index, tier in enumerate(tiers)]
     for lane, tokens in zip(lanes, (100, 1000, 10_000), strict=True):
-        lane.prompt_tokens, lane.output_tokens = tokens, 2 * tokens
+        lane.prompt_tokens, lane.output_tokens, lane.cost_tokens = tokens, 2 * tokens, 3 * tokens
     lanes[1].pace.move(0.0, False)
     drained(lanes[1].pace, 0.0, 10, 1, 330)
     lanes[1].waiting = 1
-    wait = measured_wait_s(lanes, lanes[1], 10.0)
+    account = lanes[1].order.account("t")
+    wait = measured_wait_s(lanes, lanes[1], account, 10.0, most_s=60.0)
     assert isinstance(wait, Known)
     assert wait.value == pytest.approx(10.0, rel=0.02)
-    assert isinstance(measured_wait_s(lanes, lanes[2], 10.0), Unknown), "each lane has a pace of its own"
+    assert isinstance(measured_wait_s(lanes, lanes[2], account, 10.0), Unknown), "each lane has a pace of its own"
     two = [Capacity(1, 1, 1, 100.0, 50.0, 1)] * 2
-    assert declared_wait_s(lanes, lanes[1], two) == pytest.approx(22.0)
-    assert declared_wait_s(lanes, lanes[1], []) is None
+    assert declared_wait_s(lanes, lanes[1], 1.0, two) == pytest.approx(22.0)
+    assert declared_wait_s(lanes, lanes[1], 0.5, two) == pytest.approx(12.0)
+    assert declared_wait_s(lanes, lanes[1], 1.0, []) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from forebay.spec.decode import BadSpec, Problem, decode
-from forebay.spec.types import DEFAULT_TIERS, Spec, Tier
+from forebay.spec.types import DEFAULT_TIERS, Spec, TeamLimits, Tier
 
 PLATFORM = """\
 pools: {chat: {attach: [http://127.0.0.1:9100]}}
@@ -118,3 +118,33 @@ def test_the_problems_of_all_files_come_together_the_platform_first() -> None:
 def test_a_grant_of_a_tier_that_is_not_there() -> None:
     problem = problems_of("teams: {}", PLATFORM.replace("      batch:", "      bach:"))[0]
     assert (problem.path, problem.hint) == ("grants.search.tiers.bach", 'did you mean "batch"?')
+
+
+LIMITED = """\
+pools: {chat: {attach: [http://127.0.0.1:9100]}}
+teams:
+  platform: {limits: {requests_per_minute: 60}}
+grants:
+  search: {limits: {tokens_per_minute: 1000, requests_in_flight: 4}}
+"""
+
+
+def test_limits_are_granted_and_a_team_may_only_lower_its_own() -> None:
+    spec = spec_of("teams: {search: {limits: {requests_in_flight: 2, requests_per_minute: 7}}}", LIMITED)
+    platform, search = spec.teams
+    assert platform.limits == TeamLimits(requests_per_minute=60)
+    assert search.limits == TeamLimits(requests_per_minute=7, tokens_per_minute=1000, requests_in_flight=2)
+    (problem,) = problems_of("teams: {search: {limits: {requests_in_flight: 5}}}", LIMITED)
+    assert problem.path == "teams.search.limits.requests_in_flight"
+    assert "at most 4, as grants.search.limits.requests_in_flight says" in problem.allowed
+
+
+def test_shares_below_the_top_tier_are_bounded_together() -> None:
+    pools = "pools: {chat: {attach: [http://127.0.0.1:9100]}}\n"
+    spec = decode(pools + "tiers: {interactive: {}, batch: {min_share: 0.3}, standard: {min_share: 0.2}}", "forebay.yaml", {}, {})
+    assert [tier.min_share for tier in spec.tiers] == [0.05, 0.2, 0.3]
+    with pytest.raises(BadSpec) as caught:
+        decode(pools + "tiers: {interactive: {}, batch: {min_share: 0.4}, standard: {min_share: 0.2}}", "forebay.yaml", {}, {})
+    (problem,) = caught.value.problems
+    assert problem.path == "tiers.batch.min_share"
+    assert "at most 0.5 together" in problem.allowed

@@ -12,13 +12,13 @@ import msgspec
 from forebay.app.world.clients import Wish
 from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.emulator.faults import Fault, Kind, MetricsMode
-from forebay.spec.types import EngineKind, Limits, Model, Pool, Scaling, Slo, Spec, Team, Tier
+from forebay.spec.types import EngineKind, Limits, Model, Pool, Scaling, Slo, Spec, Team, TeamLimits, Tier
 
 MODEL = "world"
 WORLD_S = 600.0
 REQUESTS_MAX = 240
 FAULTS_MAX = 6
-KEYS = ("sk-high", "sk-low")
+KEYS = ("sk-high", "sk-low", "sk-heavy-high", "sk-heavy-low")
 
 
 class Trouble(StrEnum):
@@ -125,7 +125,10 @@ def _spec(chance: random.Random, profile: Profile) -> Spec:
         pools=(pool,),
         models=(Model(MODEL, 1024),),
         tiers=tiers,
-        teams=(Team("team", ((KEYS[0], "high"), (KEYS[1], "low"))),),
+        teams=(
+            Team("team", ((KEYS[0], "high"), (KEYS[1], "low"))),
+            Team("heavy", ((KEYS[2], "high"), (KEYS[3], "low")), weight=3.0, limits=TeamLimits(requests_per_minute=60)),
+        ),
         limits=Limits(idle_s=30.0, total_s=200.0, drain_s=60.0),
     )
 

@@ -1,0 +1,163 @@
+"""Interactive and batch on one pool at more than it can serve: what interactive keeps, and what batch gets of the rest. Usage:
+
+    .venv/bin/python bench/mixed_load.py [--seconds 90] [--profile llama-3.1-70b-fp8-2xh100] [--seed 1] [--json PATH]
+
+The unmodified gateway over two emulated engines in a virtual world, so the machine's speed does not matter. Four runs with the same
+arrivals: interactive alone at 60 % of what the replicas serve at their SLO, batch alone at 200 % (what the fleet can do at most),
+both (60 % and 70 %), and both with what the queue does for interactive switched off: batch declared as a second tier that is not
+preemptible. Interactive answers are streams and the time to their first byte is the client's; batch answers come whole.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import msgspec
+
+from forebay.adapters.upstream import HttpUpstream
+from forebay.domain.roster import Roster, RosterPool, RosterReplica
+from forebay.emulator.engine_server import EngineServer
+from forebay.engine.capacity import at_slo, roster_capacity
+from forebay.engine.catalogue import PROFILES
+from forebay.gateway.service import Gateway
+from forebay.spec.types import DEFAULT_TIERS, EngineKind, Model, Pool, Spec, Team
+from forebay.testing.clock import LoopClock
+from forebay.testing.events import ListSink
+from forebay.testing.ids import CountingIds
+from forebay.testing.loop import run
+from forebay.testing.raw_client import RawClient
+
+REPLICAS = 2
+TTFT_S, ITL_S = 1.0, 0.05
+PROMPT_TOKENS, OUTPUT_TOKENS = 1000, 200
+KEYS = {"interactive": "sk-interactive", "batch": "sk-batch-work"}
+
+
+class Tally:
+    """What one tier got."""
+
+    def __init__(self) -> None:
+        self.ttft_s: list[float] = []
+        self.completed = self.refused = self.other = 0
+        self.work_tokens = 0
+
+    def row(self, measured_s: float) -> dict[str, float]:
+        ordered = sorted(self.ttft_s)
+        return {
+            "ttft_p50_s": round(ordered[len(ordered) // 2], 3) if ordered else 0.0,
+            "ttft_p95_s": round(ordered[int(len(ordered) * 0.95)], 3) if ordered else 0.0,
+            "per_s": round(self.completed / measured_s, 3),
+            "refused": self.refused,
+            "other": self.other,
+        }
+
+
+async def one(port: int, clock: LoopClock, tier: str, prompt: int, output: int, tally: Tally, counts: tuple[float, float]) -> None:
+    client = await RawClient.connect(port)
+    at_s = clock.now_s()
+    stream = tier == "interactive"
+    body = {"model": "m", "messages": [{"role": "user", "content": "word" * prompt}], "max_tokens": output, "ignore_eos": True}
+    client.send("/v1/chat/completions", body | {"stream": stream}, {"authorization": f"Bearer {KEYS[tier]}", "connection": "close"})
+    try:
+        head = await client.head()
+        first_s = clock.now_s()
+        status = int(head.split(" ")[1])
+        if status == 200 and stream:
+            while await client.reader.read(65536):
+                pass
+        ended_s = clock.now_s()
+    except (EOFError, ConnectionError):
+        return
+    finally:
+        client.close()
+    if status == 200:
+        if counts[0] <= at_s < counts[1] and stream:
+            tally.ttft_s.append(first_s - at_s)
+        tally.completed += counts[0] <= ended_s < counts[1]
+    elif counts[0] <= at_s < counts[1]:
+        tally.refused += status == 429
+        tally.other += status != 429
+
+
+async def play(profile_name: str, shares: dict[str, float], seconds: float, seed: int, preemptible: bool) -> dict[str, dict[str, float]]:
+    profile = PROFILES[profile_name]
+    clock = LoopClock()
+    engines = [EngineServer(profile, "m", clock, seed=f"{seed}/{number}") for number in range(REPLICAS)]
+    capacity = roster_capacity(profile, TTFT_S, ITL_S)
+    replicas = tuple([RosterReplica(f"r{n}", f"http://127.0.0.1:{await e.start('127.0.0.1', 0)}", capacity) for n, e in enumerate(engines)])
+    tiers = tuple(msgspec.structs.replace(tier, preemptible=tier.preemptible and preemptible) for tier in DEFAULT_TIERS)
+    teams = tuple(Team(tier, ((key, tier),)) for tier, key in KEYS.items())
+    spec = Spec((Pool("p", "m", EngineKind("attach")),), (Model("m", 8192),), tiers, teams)
+    gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(seed), ListSink(), "gw")
+    port = await gateway.start("127.0.0.1", 0)
+    gateway.apply(Roster(1, 1, 10.0, (RosterPool("p", replicas),)))
+    rate = REPLICAS * at_slo(profile, PROMPT_TOKENS, OUTPUT_TOKENS, TTFT_S, ITL_S).requests_per_s
+    tallies = {tier: Tally() for tier in KEYS}
+    counts = (seconds / 3, seconds)
+
+    async def arrivals(tier: str, share: float) -> None:
+        chance = random.Random(f"{seed}/{tier}")
+        async with asyncio.TaskGroup() as group:
+            while clock.now_s() < seconds:
+                await clock.sleep_until(clock.now_s() + chance.expovariate(rate * share))
+                prompt = chance.randint(PROMPT_TOKENS // 2, PROMPT_TOKENS * 3 // 2)
+                output = max(8, min(800, round(chance.expovariate(1 / OUTPUT_TOKENS))))
+                group.create_task(one(port, clock, tier, prompt, output, tallies[tier], counts))
+
+    tasks = [asyncio.ensure_future(arrivals(tier, share)) for tier, share in shares.items() if share]
+    await clock.sleep_until(seconds)
+    gateway.check()
+    rows = {tier: tally.row(counts[1] - counts[0]) for tier, tally in tallies.items() if shares.get(tier)}
+    meter = gateway.desk.pools["p"].meters["batch"]
+    if "interactive" in rows:
+        waits = gateway.desk.pools["p"].meters["interactive"].queue_wait
+        rows["interactive"]["lane_wait_mean_s"] = round(waits.sum_s / max(1, sum(waits.counts)), 4)
+    if "batch" in rows:
+        rows["batch"]["requeued"] = meter.requeued
+    rows["engines"] = {"preemptions": sum(engine.stats.preemptions.value for engine in engines)}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await gateway.close()
+    for engine in engines:
+        await engine.stop()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--profile", default="llama-3.1-70b-fp8-2xh100", choices=list(PROFILES))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", action="store_true", help="only both together")
+    parser.add_argument("--json", metavar="PATH")
+    args = parser.parse_args()
+    if args.only:
+        print(json.dumps(run(lambda: play(args.profile, {"interactive": 0.6, "batch": 0.7}, args.seconds, args.seed, True))))
+        return
+    cases = {
+        "interactive alone": ({"interactive": 0.6}, True),
+        "batch alone": ({"batch": 2.0}, True),
+        "both": ({"interactive": 0.6, "batch": 0.7}, True),
+        "both, not preemptible": ({"interactive": 0.6, "batch": 0.7}, False),
+    }
+    results = {}
+    for name, (shares, preemptible) in cases.items():
+        results[name] = run(lambda: play(args.profile, shares, args.seconds, args.seed, preemptible))  # noqa: B023
+        print(name, json.dumps(results[name]), flush=True)
+    alone, both = results["interactive alone"]["interactive"], results["both"]
+    left = results["batch alone"]["batch"]["per_s"] - both["interactive"]["per_s"]
+    summary = {
+        "ttft_p95 to alone": round(both["interactive"]["ttft_p95_s"] / alone["ttft_p95_s"], 3),
+        "batch of what is left": round(both["batch"]["per_s"] / left, 3),
+        "interactive shed": both["interactive"]["refused"],
+    }
+    print(json.dumps(summary))
+    if args.json:
+        Path(args.json).write_text(json.dumps({"runs": results, "summary": summary}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""What starts, in which order, and where: the heart of the admission machine.
+
+The first in order that fits is started. A head that fits nowhere lets others past it, `SKIPS_MAX` times; then space is kept for it: the
+replica that is to take it lets nobody in any more of its lane and those behind. Only one has space kept at a time, and one whose
+skips are used up lets nobody past, so a large request starts in bounded time and small ones don't wait for it meanwhile. A request that
+is not preemptible takes the place of preemptible ones (`preempting`).
+"""
+
+import math
+from collections.abc import Collection
+
+from forebay.admission.budget import NOT_KEPT, Replica
+from forebay.admission.effects import Dispatch, Effect, Requeue
+from forebay.admission.preempting import victims_for
+from forebay.admission.replicas import Replicas
+from forebay.admission.tickets import Ticket
+from forebay.admission.waiting import Waiting
+
+SKIPS_MAX = 16
+"""Others let past a head that fits nowhere."""
+PAUSES_MAX = 15
+"""Frees of a replica after which those behind the head are looked at, however often it was in vain; the head is tried each time."""
+COURTEOUS_S = 60.0
+"""For so long after an arrival that is not preemptible, preemptible work leaves a reserve."""
+
+
+class Pump:
+    """Moves requests from ``waiting`` to replicas, and preemptible ones back."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        self.waiting = waiting
+        self.replicas = Replicas()
+        self.preempted_total = 0
+        self._change = 0
+        """Counts what was freed…"""
+        self._freed: dict[Replica, None] = {}
+        """…the replicas on which that was…"""
+        self._freed_from = 0
+        """…since this change: what was looked at before it has to be looked at on all."""
+        self._some_came_back = False
+        """Since the last run: they have been looked at nowhere."""
+        self._joined_before = 0
+        """Who was queued with this number or before it did not know the present roster then."""
+        self._kept: tuple[Ticket, Replica] | None = None
+        """Whom space is kept for, and where."""
+        self.urgent_s = -math.inf
+        """When a request that is not preemptible came last."""
+
+    def freed(self, replica: Replica) -> None:
+        """Something was freed on ``replica``."""
+        self._change += 1
+        self._freed[replica] = None
+
+    def all_changed(self) -> None:
+        """Everything has to be looked at anew: there is another roster."""
+        self._change += 1
+        self._freed.clear()
+        self._freed_from = self._change
+        self._joined_before = self.waiting.last_seq
+        self._keep_no_more()
+
+    def place(self, entry: Ticket) -> Replica | None:
+        """Where it fits; None: nowhere, which is remembered."""
+        known = entry.tried_seq >= self._freed_from
+        replica = self.replicas.choose(entry, self._freed if known else self.replicas.listed)
+        if replica is None:
+            entry.tried_seq = self._change
+        return replica
+
+    def look_again(self, entry: Ticket, now_s: float) -> Replica | None:
+        """It fits nowhere: perhaps what is prefilled by now makes room; else that is remembered."""
+        replicas = self.replicas
+        replica = replicas.choose(entry, replicas.listed) if replicas.wanting and self.reclaim(now_s) else None
+        if replica is None:
+            entry.tried_seq = self._change
+        return replica
+
+    def start(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
+        """Give it its permit, whether it waited or not."""
+        waiting = self.waiting
+        account = entry.account
+        if entry.queued_seq:
+            self.leave(entry, now_s, started=True)
+        else:
+            order = entry.lane.order
+            if order.last is not account:
+                order.starts(account)
+        replicas = self.replicas
+        replicas.chosen_seq += 1
+        replica.chosen_seq = replicas.chosen_seq
+        replica.grant(entry, now_s)
+        more_tokens = entry.uncached - entry.charged_tokens
+        if more_tokens > 0:
+            entry.charged_tokens = entry.uncached
+            account.given_tokens += more_tokens
+            account.counter += more_tokens * account.per_weight
+        if waiting.count:
+            waiting.started(entry)
+        effects.append(Dispatch(entry.id, replica.id, replica.url))
+
+    @property
+    def prefilled_s(self) -> float:
+        """When the next prompt is foreseen to be prefilled on a replica that refused somebody who waits for want of that."""
+        foreseen_s = [replica.wholes[0].prefilled_s for replica in self.replicas.wanting if replica.wholes]
+        return min(foreseen_s) if foreseen_s and self.waiting.count else math.inf
+
+    def reclaim(self, now_s: float) -> bool:
+        """Free prefill tokens where they are wanted and foreseen to be free by now; whether there were any."""
+        found = [replica for replica in self.replicas.wanting if replica.reclaim(now_s)]
+        for replica in found:
+            self.freed(replica)
+        return bool(found)
+
+    def leave(self, entry: Ticket, now_s: float, *, started: bool) -> None:
+        """It waits no more; space that was kept for it is free for others."""
+        self.waiting.leave(entry, now_s, started=started)
+        entry.skips = 0
+        if self._is_kept(entry):
+            self._keep_no_more()
+
+    def run(self, now_s: float, effects: list[Effect]) -> Ticket | None:
+        """Start all that can be started. Returns a head that no replica of this roster will ever take: to be refused, and run again."""
+        if self.replicas.wanting:
+            self.reclaim(now_s)
+            self._want_anew()
+        if self.replicas.courteous and now_s - self.urgent_s > COURTEOUS_S:
+            self.replicas.be_courteous(False)
+            self.all_changed()
+        while (head := self.waiting.first(now_s)) is not None:
+            fresh = head.tried_seq < self._freed_from
+            if head.queued_seq <= self._joined_before and self.replicas.hopeless(head) is not None:
+                return head
+            if not self._some_came_back and not self._open(self.replicas.listed if fresh else self._freed):
+                break
+            replica = self.place(head)
+            if replica is not None:
+                self.start(head, replica, now_s, effects)
+            elif not self.preempt(head, now_s, effects) and not (self._looks_on() and self._pass(head, now_s, effects)):
+                break
+        self._freed.clear()
+        self._freed_from = self._change
+        self._some_came_back = False
+        return None
+
+    def _want_anew(self) -> None:
+        """Where something was freed it will show whether prefill tokens are still wanted."""
+        for replica in self._freed:
+            if replica.prefill_wanted:
+                replica.prefill_wanted = False
+                self.replicas.wanting.remove(replica)
+
+    def _open(self, replicas: Collection[Replica]) -> bool:
+        """Whether anybody could start on one of these: there is a slot, or one that may be given up. Of none it isn't known."""
+        return not replicas or any(one.sequences < one.capacity.sequences or one.preemptible for one in replicas)
+
+    def _looks_on(self) -> bool:
+        """Whether those behind a head that fits nowhere are looked at this time: more seldom, the oftener it was in vain."""
+        for replica in self._freed:
+            if replica.pause:
+                replica.pause -= 1
+                return False
+        return True
+
+    def preempt(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:
+        """Start it in place of preemptible requests, which wait again; False where that makes no room."""
+        if entry.lane.preemptible or not any(replica.preemptible for replica in self.replicas.listed):
+            return False
+        found = victims_for(entry, self.replicas.by_load())
+        if found is None:
+            return False
+        replica, victims = found
+        for victim in victims:
+            replica.release(victim)
+            self.preempted_total += 1
+            victim.preempted += 1
+            self.wait_again(victim, now_s)
+            _take_back(effects, victim.id, replica.id)
+        self.freed(replica)
+        self.start(entry, replica, now_s, effects)
+        return True
+
+    def wait_again(self, entry: Ticket, now_s: float) -> None:
+        """One that had been started waits first in its lane, with what was left of its longest wait; the queue's bound doesn't count it."""
+        entry.deadline_s = now_s + max(0.0, entry.deadline_s - entry.dispatched_s)
+        entry.returned = True
+        entry.tried_seq = -1
+        self._some_came_back = True
+        self.waiting.join(entry, now_s)
+
+    def _pass(self, head: Ticket, now_s: float, effects: list[Effect]) -> bool:
+        """Start the first behind ``head`` that fits, unless somebody of its lane or before must not be passed any more."""
+        passed = [head]
+        bar = NOT_KEPT if self._may_be_passed(head) else head.lane.index
+        for entry in self.waiting.after(head, now_s):
+            index = entry.lane.index
+            if index >= bar:
+                continue
+            replica = self.place(entry)
+            if replica is not None:
+                for one in passed:
+                    one.skips += one.lane.index <= index and not self._is_kept(one)
+                self.start(entry, replica, now_s, effects)
+                replica.pauses = 0
+                return True
+            if len(passed) == 1 and head.lane.preemptible and self.preempt(entry, now_s, effects):
+                return True
+            if not self._may_be_passed(entry):
+                bar = index
+            passed.append(entry)
+        for replica in self._freed:
+            replica.pause = replica.pauses = min(2 * replica.pauses + 1, PAUSES_MAX)
+        return False
+
+    def _may_be_passed(self, entry: Ticket) -> bool:
+        """Whether its skips are not used up, or space is kept for it (from now on, if for nobody else)."""
+        if entry.skips < SKIPS_MAX:
+            return True
+        if self._kept is None:
+            replica = self.replicas.roomiest(entry)
+            if replica is not None:
+                self._kept = entry, replica
+                replica.kept_for, replica.kept_index = entry, entry.lane.index
+        return self._is_kept(entry)
+
+    def _is_kept(self, entry: Ticket) -> bool:
+        return self._kept is not None and self._kept[0] is entry
+
+    def _keep_no_more(self) -> None:
+        if self._kept is not None:
+            replica = self._kept[1]
+            self._kept = None
+            replica.kept_for, replica.kept_index = None, NOT_KEPT
+            if replica.listed:
+                self.freed(replica)
+
+    def check(self) -> None:
+        """Raises AssertionError unless what waits is in order, and space is kept for one that waits alone."""
+        self.waiting.check()
+        self.replicas.check()
+        keeping = [replica for replica in self.replicas.listed if replica.kept_for is not None]
+        assert [replica.kept_for for replica in keeping] == ([self._kept[0]] if self._kept else []), "space is kept for nobody"
+        assert self._kept is None or self._kept[0].queued_seq, "space is kept for one that does not wait"
+
+
+def _take_back(effects: list[Effect], ticket: int, replica_id: str) -> None:
+    """Ask for its end; one that has only just been started, and is not sent yet, is never sent."""
+    for effect in effects:
+        if isinstance(effect, Dispatch) and effect.ticket == ticket:
+            effects.remove(effect)
+            return
+    effects.append(Requeue(ticket, replica_id))

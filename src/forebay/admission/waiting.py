@@ -1,0 +1,105 @@
+"""Whatever waits in one pool: its lanes, in what order they are looked at, and when the first of all expires.
+
+Lanes go by rank, but a lane below the top that is owed its share goes first (`lanes`). Only as many requests are looked at behind a
+head that fits nowhere as `LOOK_MAX`, so that what waits costs nothing while it waits.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from forebay.admission.deadlines import Deadlines
+from forebay.admission.lanes import Lane
+from forebay.admission.tickets import Ticket
+from forebay.spec.types import Tier
+
+LOOK_MAX = 8
+"""Requests looked at behind a head that fits nowhere."""
+
+
+class Waiting:
+    """The lanes of one pool."""
+
+    __slots__ = ("_deadlines", "_sharing", "count", "due_s", "lane_of", "lanes", "last_seq")
+
+    def __init__(self, tiers: Sequence[Tier], weights: Mapping[str, float]) -> None:
+        ranked = sorted(tiers, key=lambda tier: tier.rank)
+        self.lanes = tuple(Lane(tier, index, dict(weights)) for index, tier in enumerate(ranked))
+        self.lane_of = {lane.tier: lane for lane in self.lanes}
+        self.count = 0
+        """Requests in all lanes."""
+        self.due_s = math.inf
+        """Nothing expires before this."""
+        self.last_seq = 0
+        """The queueing number given last."""
+        self._deadlines = Deadlines()
+        self._sharing = tuple(lane for lane in self.lanes if lane.gain)
+
+    def join(self, ticket: Ticket, now_s: float) -> None:
+        """``ticket`` waits from now on."""
+        self.last_seq += 1
+        self.count += 1
+        ticket.lane.join(ticket, self.last_seq, now_s)
+        self._deadlines.add(ticket, self.count)
+        if ticket.deadline_s < self.due_s:
+            self.due_s = ticket.deadline_s
+
+    def leave(self, ticket: Ticket, now_s: float, *, started: bool) -> None:
+        """``ticket`` waits no more."""
+        ticket.lane.leave(ticket, now_s, started=started)
+        self.count -= 1
+
+    def ahead(self, lane: Lane) -> bool:
+        """Whether anything waits in this lane or in more important ones."""
+        index = lane.index
+        for other in self.lanes:
+            if other.waiting:
+                return other.index <= index
+        return False
+
+    def started(self, ticket: Ticket) -> None:
+        """It has a permit: the lanes that wait below the top are owed their share of that, and its own has had it."""
+        tokens = ticket.total
+        for lane in self._sharing:
+            if lane is ticket.lane:
+                if lane.owed_tokens > 0:
+                    lane.owed_tokens -= tokens
+            elif lane.waiting:
+                lane.owed_tokens += lane.gain * tokens
+
+    def first(self, now_s: float) -> Ticket | None:
+        """Who goes next; None: nobody waits."""
+        for lane in self._sharing:
+            if lane.owed_tokens > 0 and lane.waiting:
+                return lane.order.head(now_s)
+        for lane in self.lanes:
+            if lane.waiting:
+                return lane.order.head(now_s)
+        return None
+
+    def after(self, first: Ticket, now_s: float) -> list[Ticket]:
+        """Those that come after ``first``, up to `LOOK_MAX`."""
+        found: list[Ticket] = []
+        for lane in self.lanes:
+            more = LOOK_MAX - len(found)
+            if lane.waiting and more > 0:
+                head = lane.order.head(now_s)
+                if head is not first:
+                    found.append(head)
+                    more -= 1
+                if lane.waiting > 1 and more:
+                    found += [ticket for ticket in lane.order.behind(head, now_s, more) if ticket is not first]
+        return found
+
+    def due(self) -> Ticket | None:
+        """Who expires first; None: nobody waits."""
+        first = self._deadlines.first()
+        self.due_s = math.inf if first is None else first.deadline_s
+        return first
+
+    def check(self) -> None:
+        """Raises AssertionError unless everything that waits is in its lane, and will expire."""
+        for lane in self.lanes:
+            lane.check()
+        queued = {ticket.id for lane in self.lanes for ticket in lane.order.live()}
+        assert self.count == len(queued), f"{len(queued)} wait, {self.count} counted"
+        assert {ticket.id for ticket in self._deadlines.live()} == queued, "a queued ticket has no deadline"

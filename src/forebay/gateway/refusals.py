@@ -1,0 +1,28 @@
+"""What a client is told when admission refuses it, or its team is at a limit."""
+
+import random
+
+from forebay.admission.effects import Refuse
+from forebay.admission.outcomes import ANSWERS, Refusal
+from forebay.admission.quotas import OverCap
+from forebay.gateway.answers import ErrorReply, retry_after_real_s
+
+NO_RETRY = b"x-should-retry: false\r\n"
+"""SDKs of OpenAI and Anthropic heed it before anything else."""
+
+
+def refusal_reply(effect: Refuse, speed: float, chance: random.Random) -> ErrorReply:
+    """In OpenAI's shape, with a jittered ``Retry-After`` in real seconds where coming back helps."""
+    answer, wait_s = ANSWERS[effect.why], effect.retry_after_s
+    retry_after_s = None if wait_s is None else retry_after_real_s(wait_s, speed, chance)
+    return ErrorReply(answer.status, answer.type, answer.code, answer.message, retry_after_s=retry_after_s)
+
+
+def over_limit_reply(over: OverCap, speed: float, chance: random.Random) -> tuple[ErrorReply, bytes]:
+    """The same, and a header line more that says so where coming back won't help."""
+    answer, wait_s = ANSWERS[Refusal.OVER_LIMIT], over.retry_after_s
+    kind = "tokens" if "tokens" in over.cap else "requests"
+    message = f"{answer.message[:-1]} of {over.limit} {over.cap.replace('_', ' ')}."
+    if wait_s is None:
+        return ErrorReply(answer.status, kind, answer.code, f"{message} This request alone is larger."), NO_RETRY
+    return ErrorReply(answer.status, kind, answer.code, message, retry_after_s=retry_after_real_s(wait_s, speed, chance)), b""
