@@ -6,12 +6,11 @@ It never proxies anything but the routes named here: engines have admin endpoint
 import random
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import jittered
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Readmit
@@ -35,6 +34,7 @@ from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.roster import static_roster
 from forebay.gateway.routes import POSTS, Route, kept_response
+from forebay.gateway.shown import Shown
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.events import EventSink
 from forebay.ports.upstream import Upstream
@@ -91,7 +91,8 @@ class Gateway:
         self._catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
         self._meters: list[TierMeter] = [meter for pool in self.desk.pools.values() for meter in pool.meters.values()]
-        self._registry = registry(self._meters, self)
+        self.shown = Shown(self.desk, self.http)
+        self._registry = registry(self._meters, self.shown)
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
             b"/health": self._health,
             b"/metrics": self._metrics,
@@ -177,31 +178,7 @@ class Gateway:
         assert self.http.bodies_bytes >= 0, "a body was released twice"
         assert self.http.connections or not self.http.bodies_bytes, f"{self.http.bodies_bytes} bytes of bodies without a client"
 
-    # -- what is shown (`meters.Gauges`) -------------------------------------------------------------------------------------
-
-    def lanes(self) -> Iterable[tuple[str, str, int, int]]:
-        """Waiting, by pool and tier."""
-        return [(load.pool, lane.tier, lane.waiting, lane.waiting_tokens) for load in self.desk.loads() for lane in load.lanes]
-
-    def replicas(self) -> Iterable[tuple[str, str, int, int]]:
-        """In flight, by pool and replica."""
-        return [(load.pool, one.replica, one.streams, one.kv_tokens) for load in self.desk.loads() for one in load.replicas]
-
-    def teams(self) -> Iterable[tuple[str, TeamLoad]]:
-        """What waits and was given, by pool and team."""
-        return [(pool.name, team) for pool in self.desk.pools.values() for team in pool.admission.teams()]
-
-    def over_limits(self) -> Iterable[tuple[str, str, int]]:
-        """What was refused at a limit, by team."""
-        return [(team, cap.value, count) for team, quota in self.desk.quotas.items() for cap, count in quota.refused.items() if count]
-
-    def connections(self) -> int:
-        """Open client connections."""
-        return len(self.http.connections)
-
-    def bodies_bytes(self) -> int:
-        """Request bodies held."""
-        return self.http.bodies_bytes
+    # -- what calls ask of it (`context.Context`) ------------------------------------------------------------------------------
 
     def spread(self, error: ErrorReply) -> ErrorReply:
         """Clients obey ``Retry-After`` exactly: told the same, they would all come back at one instant."""
@@ -225,10 +202,6 @@ class Gateway:
     def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
         """The text of tokens, as an engine tells it."""
         self._prober.detokenize(url, model, ids, done)
-
-    def ejected(self) -> Iterable[tuple[str, int, int]]:
-        """Replicas out of routing, and ejections so far, by pool."""
-        return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]
 
     def _on_ejection(self, pool: PoolDesk, effect: Ejection) -> None:
         if isinstance(effect, Eject):

@@ -50,13 +50,13 @@ def test_500_on_every_new_request_while_health_is_200_leaves_routing(stream):
         assert front.meter.retries == FAILURES_IN_A_ROW  # then nothing is sent there any more
         (event,) = _events(front, "replica_ejected")
         assert event.message.startswith("r0 for 5 s: The engine answered 500")
-        assert list(front.gateway.ejected()) == [("chat", 1, 1)]
+        assert list(front.gateway.shown.ejected()) == [("chat", 1, 1)]
         assert front.gateway.desk.pools["chat"].routed == ("r1",)
         await asyncio.sleep(EJECT_S + 2)  # a probe finds it as it was
-        assert list(front.gateway.ejected()) == [("chat", 1, 1)]
+        assert list(front.gateway.shown.ejected()) == [("chat", 1, 1)]
         sick.clear_faults()
         await asyncio.sleep(2 * EJECT_S + 2)
-        assert list(front.gateway.ejected()) == [("chat", 0, 1)]
+        assert list(front.gateway.shown.ejected()) == [("chat", 0, 1)]
         assert len(_events(front, "replica_readmitted")) == 1
         page = (await front.ask(None, "/metrics")).body.decode()
         assert 'forebay_ejections_total{pool="chat"} 1.0' in page
@@ -72,7 +72,7 @@ def test_streams_of_a_replica_that_only_refuses_new_requests_are_left_to_finish(
         front.fault(sick, "all_500")
         answers = await asyncio.gather(*[front.ask(body(2)) for _ in range(10)])
         assert {answer.status for answer in answers} == {200}
-        assert list(front.gateway.ejected()) == [("chat", 1, 1)]
+        assert list(front.gateway.shown.ejected()) == [("chat", 1, 1)]
         assert errors(await running) == []
         assert front.meter.continued == 0
 
@@ -106,7 +106,7 @@ def test_one_stream_that_starves_does_not_eject_a_replica():
         starved = await front.asked(body(2))
         assert errors(await starved) == []
         engine.clear_faults()
-        assert list(front.gateway.ejected()) == [("chat", 0, 0)]
+        assert list(front.gateway.shown.ejected()) == [("chat", 0, 0)]
 
     fleet(test, replicas=1)
 

@@ -1,0 +1,43 @@
+"""What the gateway's metrics page asks for at the moment it is read (`meters.Gauges`)."""
+
+from collections.abc import Iterable
+
+from forebay.admission.fairness import TeamLoad
+from forebay.gateway.desk import Desk
+from forebay.gateway.http import HttpServer
+
+
+class Shown:
+    """Read off the desk and the connections, and kept nowhere."""
+
+    def __init__(self, desk: Desk, http: HttpServer) -> None:
+        self.desk = desk
+        self.http = http
+
+    def lanes(self) -> Iterable[tuple[str, str, int, int]]:
+        """Waiting, by pool and tier."""
+        return [(load.pool, lane.tier, lane.waiting, lane.waiting_tokens) for load in self.desk.loads() for lane in load.lanes]
+
+    def replicas(self) -> Iterable[tuple[str, str, int, int]]:
+        """In flight, by pool and replica."""
+        return [(load.pool, one.replica, one.streams, one.kv_tokens) for load in self.desk.loads() for one in load.replicas]
+
+    def teams(self) -> Iterable[tuple[str, TeamLoad]]:
+        """What waits and was given, by pool and team."""
+        return [(pool.name, team) for pool in self.desk.pools.values() for team in pool.admission.teams()]
+
+    def over_limits(self) -> Iterable[tuple[str, str, int]]:
+        """What was refused at a limit, by team."""
+        return [(team, cap.value, count) for team, quota in self.desk.quotas.items() for cap, count in quota.refused.items() if count]
+
+    def connections(self) -> int:
+        """Open client connections."""
+        return len(self.http.connections)
+
+    def bodies_bytes(self) -> int:
+        """Request bodies held."""
+        return self.http.bodies_bytes
+
+    def ejected(self) -> Iterable[tuple[str, int, int]]:
+        """Replicas out of routing, and ejections so far, by pool."""
+        return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]
