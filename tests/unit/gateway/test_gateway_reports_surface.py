@@ -202,8 +202,8 @@ def test_runner_up_events_that_are_split_over_reads_are_not_parsed_as_whole_ones
     """AIBrix #2266: each read was decoded as one JSON."""
     edges = [0, *sorted(set(cuts)), len(WHOLE)]
     stream, sent, attended = TypedStream(False, client_chunked), [], []
+    stream.report_at = 1000
     data = stream.attach(sent.append, lambda *args: attended.append(args) or sent.append(stream.feed(*args)), lambda: None)
-    stream.attend_at = 1000
     for start, end in itertools.pairwise(edges):
         data(WHOLE[start:end], WHOLE[start:end], True, end == len(WHOLE))
     got = b"".join(sent)
