@@ -1,14 +1,19 @@
 """Misses that no number of replicas prevents: prompts longer than a TTFT's worth of prefill, short answers that one prompt stalls.
 
-Blamed on load they would buy replicas without end: fewer requests each, the same share missed, and more bought. What tells
-them apart is a range of load. Each minute's share of misses goes to a bin of the use it was seen at; where the bins
-span some range, ``floor + misses(use × factor)`` is fitted to them, and the floor is what stays however low the use.
+Blamed on load they would buy replicas without end: fewer requests each, the same share missed, and more bought. Two things tell
+them apart. *Physics*, at once: the profile says how long a prompt may be for an idle replica to prefill it in time, and
+the mean length that is observed, how many are longer. And *a range of load*, in the end: each minute's share of misses goes to a
+bin of the use it was seen at, what physics says stands in an idle bin as some minutes' worth of that, and ``floor + misses(use
+× factor)`` is fitted to them. The floor is what stays however low the use. Lengths that change make what was seen before worthless.
 """
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 
+from forebay.demand.lengths import LENGTH_CV
+from forebay.domain.profile import Profile
 from forebay.scaling.economics import misses
 from forebay.scaling.spread import Values
 
@@ -22,42 +27,78 @@ SPAN_MIN = 1.2
 WEIGHT_MIN = 2.0
 """Minutes' worth of requests in a bin that counts."""
 PER_MINUTE = 0.3
+ALONE_USE, ALONE_WEIGHT = 0.05, 10.0
+"""What physics says of an idle replica counts as ten minutes at next to no load: soon outweighed where the real lengths have another tail."""
+LENGTHS_BAND = 0.15
+"""Means of prompts that differ by less are of the same lengths."""
+_SIGMA = math.sqrt(math.log1p(LENGTH_CV * LENGTH_CV))
 _FLOORS: Values = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0])
 _FACTORS: Values = np.exp(np.linspace(math.log(0.6), math.log(4.0), 40))
 SHYNESS = 0.02
 """Of two floors that fit alike the lower is taken."""
-LEFT_MIN = 0.25
-"""Of the allowed share: so much may be missed for load even where the floor alone breaks the promise."""
+LEFT_MIN, LEFT_MORE = 0.25, 1.5
+"""Of the allowed share: so much may be missed for load where the floor takes nearly all of it. Beyond, the promise is out of reach whatever is
+held, and a miss is again worth what a miss is worth: LEFT_MORE of what the floor exceeds it by is left besides, up to all of it."""
 
 
-def noted(bins: tuple[float, ...], use: float, weight: float, missed: float) -> tuple[float, ...]:
-    """``bins`` (weights, then missed weights) after one more minute, in which requests of ``weight`` mean minutes came at ``use``."""
-    kept = np.array(bins if len(bins) == 2 * BINS else (0.0,) * (2 * BINS)) * math.exp(-1 / FADES_MINUTES)
+def noted(bins: tuple[float, ...], use: float, weight: float, missed: float, prompt_tokens: float, band: float = 0.0) -> tuple[float, ...]:
+    """``bins`` (weights, missed weights, the mean prompt they are of) after a minute of ``weight`` mean minutes' requests at ``use``.
+
+    They begin anew where ``prompt_tokens``, the mean of now, differs from theirs by more than LENGTHS_BAND and ``band``, which is chance's.
+    """
+    kept, prompt = np.zeros(2 * BINS), prompt_tokens
+    if len(bins) == 2 * BINS + 1 and _alike(bins[-1], prompt_tokens, LENGTHS_BAND + band):
+        kept, prompt = np.array(bins[:-1]) * math.exp(-1 / FADES_MINUTES), bins[-1]
     place = min(BINS - 1, max(0, int((use - LEAST_USE) / WIDTH)))
     kept[place] += weight
     kept[BINS + place] += weight * missed
-    return tuple(float(value) for value in kept)
+    known = float(kept[:BINS].sum())
+    prompt += (prompt_tokens - prompt) * (weight / known if known > 0 else 1.0)
+    return (*(float(value) for value in kept), float(prompt))
 
 
-def floor(before: float, bins: tuple[float, ...], allowed: float) -> float:
-    """The floor, from the one ``before``: a share of requests. It stays where ``bins`` span too little to tell."""
-    if len(bins) != 2 * BINS:
+def alone(profile: Profile, prompt_tokens: float, ttft_s: float) -> float:
+    """Share of prompts, lognormal around the mean ``prompt_tokens``, whose own prefill on an idle replica takes longer than ``ttft_s``.
+
+    Lengths vary as they do wherever only their means are known (`demand.lengths`).
+    """
+    law = profile.law
+    chunk_s = law.base_s + law.per_prefill_token_s * profile.prefill_chunk_tokens
+    left_s = ttft_s - profile.front_end_s
+    chunks = max(0, math.floor(left_s / chunk_s))
+    part = max(0.0, (left_s - chunks * chunk_s - law.base_s) / max(law.per_prefill_token_s, 1e-12))
+    longest = chunks * profile.prefill_chunk_tokens + min(part, float(profile.prefill_chunk_tokens))
+    if longest < 1 or not prompt_tokens > 0:
+        return 1.0 if longest < 1 else 0.0
+    return 1 - NormalDist().cdf(math.log(longest / prompt_tokens) / _SIGMA + _SIGMA / 2)
+
+
+def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | None = None) -> float:
+    """The floor, from the one ``before``: a share of requests. It stays where ``bins`` span too little to tell.
+
+    ``idle``: what physics says of an idle replica (`alone`); None: nothing.
+    """
+    if len(bins) != 2 * BINS + 1:
         return before
-    weights, missed = np.array(bins[:BINS]), np.array(bins[BINS:])
+    weights, missed = np.array(bins[:BINS]), np.array(bins[BINS:-1])
     told = np.flatnonzero(weights >= WEIGHT_MIN)
-    if not len(told):
-        return before
-    uses = LEAST_USE + (told + 0.5) * WIDTH
-    if uses[-1] < SPAN_MIN * uses[0]:
-        return before
-    shares = missed[told] / weights[told]
-    believed = weights[told] / np.maximum(shares, allowed / 2)
+    uses, weights, shares = LEAST_USE + (told + 0.5) * WIDTH, weights[told], missed[told] / weights[told]
+    if idle is not None:
+        uses, weights, shares = (np.insert(old, 0, new) for old, new in ((uses, ALONE_USE), (weights, ALONE_WEIGHT), (shares, idle)))
+    if not len(uses) or uses[-1] < SPAN_MIN * uses[0]:
+        return before if idle is None else before + PER_MINUTE * (idle - before)
+    believed = weights / np.maximum(shares, allowed / 2)
     expected = _FLOORS[:, None, None] * allowed + misses(uses[None, None, :] * _FACTORS[None, :, None], allowed)
-    off = ((expected - shares) ** 2 * believed).sum(axis=2) / weights[told].sum()
+    off = ((expected - shares) ** 2 * believed).sum(axis=2) / weights.sum()
     best = off.min(axis=1) / allowed + SHYNESS * _FLOORS
     return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
 
 
+def _alike(one: float, other: float, band: float) -> bool:
+    return one > 0 and other > 0 and abs(math.log(one / other)) <= band
+
+
 def of_load(missed: float, allowed: float, floor_share: float) -> tuple[float, float]:
     """The part of ``missed`` that load causes, and the part of ``allowed`` that is left for it."""
-    return max(0.0, missed - floor_share), max(LEFT_MIN * allowed, allowed - floor_share)
+    beyond = LEFT_MIN * allowed + LEFT_MORE * max(0.0, floor_share - allowed)
+    return max(0.0, missed - floor_share), max(allowed - floor_share, min(allowed, beyond))

@@ -17,6 +17,7 @@ from forebay.scaling.economics import ALLOWED_MIN, misses
 from forebay.scaling.memory import BUCKET_S, Memory
 from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
 from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
+from forebay.scaling.shapes import CHANCE
 from forebay.scaling.sight import Sight
 from forebay.scaling.spread import Values
 from forebay.spec.types import Slo
@@ -32,6 +33,8 @@ USE_MIN = 0.5
 """At a lower use the misses say nothing about those at capacity."""
 OVERLOADED = 1.25
 """From this use on, demand outran what was held: what waits or was late then says nothing about what a replica sustains."""
+AFTERMATH_S, BEHIND_S = 600.0, 60.0
+"""For so long after a minute of such use, what waited then is still worked off, and the attainments are still of it."""
 PER_MINUTE = 0.05
 """Part of the way that one minute's evidence goes, up or down: evenly, for chance must not move it."""
 FAR_PER_MINUTE = 0.2
@@ -66,7 +69,7 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> f
     caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
     missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, caused * allowed / left))
     busiest = float(uses.max())
-    if not USE_MIN < busiest < OVERLOADED:
+    if not USE_MIN < busiest < OVERLOADED or _overrun(memory, sight.now_s, capacity.rate_per_s):
         return before
     step = -math.log(_fitting(requests, uses, missed, allowed))
     sure = min(1.0, float(requests.sum()) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
@@ -126,11 +129,34 @@ def unpreventable(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo
     requests, uses = _uses(memory, sight.now_s, capacity.rate_per_s)
     if requests.sum() <= 0:
         return memory.uses, memory.irreducible
-    use = float(requests @ uses / requests.sum()) * memory.sustained
-    per_s = requests.sum() / WINDOW_S
-    weight = min(WEIGHT_MAX, per_s / memory.usual_per_s) if memory.usual_per_s > 0 else 1.0
-    bins = irreducible.noted(memory.uses, use, weight, min(1.0, _missed(sight)))
-    return bins, irreducible.floor(memory.irreducible, bins, max(ALLOWED_MIN, 1 - slo.attainment))
+    prompt_tokens, band = _mean_prompt(memory, sight.now_s)
+    bins = memory.uses
+    if not _overrun(memory, sight.now_s, capacity.rate_per_s):
+        use = float(requests @ uses / requests.sum()) * memory.sustained
+        per_s = requests.sum() / WINDOW_S
+        weight = min(WEIGHT_MAX, per_s / memory.usual_per_s) if memory.usual_per_s > 0 else 1.0
+        bins = irreducible.noted(bins, use, weight, min(1.0, _missed(sight)), prompt_tokens, band)
+    idle = irreducible.alone(capacity.profile, prompt_tokens, slo.ttft_s) if capacity.profile is not None and prompt_tokens > 0 else None
+    return bins, irreducible.floor(memory.irreducible, bins, max(ALLOWED_MIN, 1 - slo.attainment), idle)
+
+
+def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
+    """Mean tokens of the last minutes' prompts, and by how much of it chance may move it; 0 where nobody tells."""
+    told = [bucket for bucket in memory.buckets if bucket.start_s + BUCKET_S / 2 >= now_s - WINDOW_S and bucket.token_seconds > 0]
+    requests = sum(bucket.requests * min(1.0, bucket.token_seconds / bucket.seconds) for bucket in told if bucket.seconds > 0)
+    if not requests > 0:
+        return 0.0, 0.0
+    return sum(bucket.prompt_tokens for bucket in told) / requests, CHANCE / math.sqrt(requests)
+
+
+def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
+    """Whether demand outran what was held within the last AFTERMATH_S: what is late since then is late for what came before it."""
+    for minute in range(round(AFTERMATH_S / BEHIND_S)):
+        sums = summed(memory.buckets, now_s, (minute + 1) * BEHIND_S), summed(memory.buckets, now_s, minute * BEHIND_S)
+        requests, replica_seconds = (sums[0].requests - sums[1].requests, sums[0].replica_seconds - sums[1].replica_seconds)
+        if requests > OVERLOADED * rate_per_s * replica_seconds:
+            return True
+    return False
 
 
 def usual_per_s(memory: Memory, now_s: float) -> float:

@@ -1,11 +1,12 @@
 """The terms of one decision, in the order in which they are considered: floors, triggers, caps."""
 
+import math
 from collections.abc import Sequence
 
 import msgspec
 
 from forebay.domain.scaling import Term
-from forebay.scaling import arrivals, caps, floors, triggers
+from forebay.scaling import arrivals, caps, floors, surge, triggers
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import Prices
 from forebay.scaling.memory import Memory
@@ -74,6 +75,10 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         forecast = floors.forecasted(outlook, capacity, facts.prices)
         terms.append(forecast)
         base = forecast if base is None or forecast.replicas > base.replicas else base
+        surging = surge.seen(facts.memory.buckets, sight.now_s, sight.arrival_per_s, capacity.rate_per_s or math.inf, settings.noise_sigmas)
+        if surging is not None:
+            terms.append(surge.surged(surging, capacity, outlook.headroom_start))
+            base = max(base, terms[-1], key=lambda term: term.replicas)
     if base is not None:
         terms.append(floors.spared(base.replicas, settings) or terms[-1])
     terms.append(triggers.kv(sight, facts.memory, settings))

@@ -111,7 +111,8 @@ class Scaling(msgspec.Struct, frozen=True):
     """Concurrent starts: weights share bandwidth."""
     drain_s_max: float = 600.0
     pending_alert_s: float = 300.0
-    unknown_alert_s: float = 120.0
+    unknown_alert_s: float = 90.0
+    """With the half minute after which a page that stands still gives itself away, every outage is told within two minutes."""
     forecast: bool = True
     """Hold what demand will be worth when a start is over, once there is an hour of history."""
     forecast_calm_s: float = 300.0
