@@ -14,6 +14,7 @@ little dearer than holding one, and letting one go a little less thrifty: a band
 """
 
 import math
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -38,6 +39,8 @@ HEADROOMS: Values = np.exp(np.arange(-0.3, 1.6, 0.01))
 """Multiples of the expected demand that are weighed: 0.74 to 4.9."""
 ZERO_UP_TO = 0.05
 """Demand, in replicas, that is not worth a first one."""
+ALLOWED_KEPT_MAX = 8
+"""Promises whose curve of misses is kept: a pool has one."""
 _USES = RATIOS[:, None] / HEADROOMS[None, :]
 
 
@@ -65,10 +68,20 @@ def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: f
 
 def headrooms(counts: Values, found: Prices) -> tuple[float, float]:
     """Multiples of the expected demand to start up to and to keep, where it comes as the ratios that ``counts`` weigh."""
-    weights = counts / counts.sum() * RATIOS
-    late = weights @ misses(_USES, found.allowed)
+    late = late_by_headroom(counts, found.allowed)
     start, keep = (int(np.argmin(late * price + HEADROOMS)) for price in (found.start, found.keep))
     return float(HEADROOMS[start]), float(HEADROOMS[max(start, keep)])
+
+
+def late_by_headroom(counts: Values, allowed: float) -> Values:
+    """What misses, as a share of the expected demand, with each of HEADROOMS held."""
+    return np.asarray(counts / counts.sum() * RATIOS @ _misses_held(allowed))
+
+
+@lru_cache(maxsize=ALLOWED_KEPT_MAX)
+def _misses_held(allowed: float) -> Values:
+    """Shape (ratios, headrooms): the share that misses where demand came as the one and what is held is the other."""
+    return misses(_USES, allowed)
 
 
 def misses(use: Values, allowed: float) -> Values:

@@ -11,7 +11,7 @@ import msgspec
 from forebay.demand.forecast import ForecastMemory
 from forebay.domain.scaling import MEMORY_BYTES_MAX
 
-VERSION = 1
+VERSION = 2
 BUCKET_S = 10.0
 BUCKETS_MAX = 96
 """16 minutes of arrivals."""
@@ -55,6 +55,8 @@ class Expected(msgspec.Struct, frozen=True, array_like=True):
 
     due_s: float
     per_s: float
+    noted: bytes = b""
+    """What the drift's regressions learn from, once it has come (`scaling.drift`)."""
 
 
 class Learnt(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +74,13 @@ class Learnt(msgspec.Struct, frozen=True, array_like=True):
     """The forecast without the present level; None: it can't say."""
     method: str = ""
     spread: bytes = b""
-    """Histogram of came ÷ expected (`scaling.spread`)."""
+    """Histogram of what came beside what was expected (`scaling.spread`)."""
+    drift: bytes = b""
+    """Regressions of drift and swing (`scaling.drift`)."""
+    fair: bytes = b""
+    """What would miss at which price (`scaling.fair`)."""
+    fair_price: float = 1.0
+    """What the default price of a miss is multiplied with, so that the allowed share is expected to miss."""
     headroom_start: float = 1.0
     headroom_keep: float = 1.0
     """Multiples of the expected demand (`scaling.economics`)."""
@@ -163,7 +171,7 @@ def shifted(memory: Memory, by_s: float) -> Memory:
         learnt=msgspec.structs.replace(
             memory.learnt,
             minute_s=move(memory.learnt.minute_s),
-            expected=tuple(Expected(each.due_s + by_s, each.per_s) for each in memory.learnt.expected),
+            expected=tuple(msgspec.structs.replace(each, due_s=each.due_s + by_s) for each in memory.learnt.expected),
         ),
         keeps=tuple(Peak(peak.start_s + by_s, peak.replicas) for peak in memory.keeps),
         lows=tuple(Peak(low.start_s + by_s, low.replicas) for low in memory.lows),
@@ -228,7 +236,7 @@ def _sane(memory: Memory) -> bool:
         memory.learnt.minute_s,
         memory.learnt.blind_per_s,
         memory.learnt.known_s + memory.learnt.growth + memory.learnt.growth_peak + memory.sustained + memory.price + memory.usual_per_s,
-        memory.learnt.headroom_start + memory.learnt.headroom_keep,
+        memory.learnt.headroom_start + memory.learnt.headroom_keep + memory.learnt.fair_price,
         *(peak.start_s for peak in (*memory.keeps, *memory.lows)),
         *(each.due_s + each.per_s for each in memory.learnt.expected),
         *memory.unknown_since_s.values(),
@@ -246,7 +254,7 @@ def _sane(memory: Memory) -> bool:
         and min(memory.irreducible, *memory.uses, 0.0) >= 0
         and max(len(memory.keeps), len(memory.lows)) <= PEAKS_MAX + 2
         and min(memory.learnt.growth, memory.learnt.growth_peak, memory.sustained, memory.price) > 0
-        and min(memory.learnt.headroom_start, memory.learnt.headroom_keep) > 0
+        and min(memory.learnt.headroom_start, memory.learnt.headroom_keep, memory.learnt.fair_price) > 0
     )
 
 

@@ -195,7 +195,7 @@ class QueueFirst:
 
     def _prices(self, sight: Sight, memory: Memory) -> economics.Prices:
         usd = self._capacity.replica_hour_usd
-        return economics.prices(self._settings, self._slo, usd, self._cold_start_s(sight), memory.price)
+        return economics.prices(self._settings, self._slo, usd, self._cold_start_s(sight), memory.price * memory.learnt.fair_price)
 
     def _cold_start_s(self, sight: Sight) -> float:
         return sight.cold_start_s if sight.cold_start_s is not None else float(round(self._capacity.cold_start_s))
