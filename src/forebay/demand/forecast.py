@@ -7,6 +7,7 @@ buckets only moves along the newest forecast and shifts it to the present level.
 
 import math
 from bisect import bisect_right
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -32,6 +33,8 @@ UNLIKE = 2.0
 LOG_MAX = 60.0
 SHIFT_MAX = 1.5
 """Of a log: the present level shifts a forecast by a factor of 4.5 at most."""
+STATES_KEPT_MAX = 32
+"""States that are kept as arrays, 16 kB each: one a pool."""
 LEVELS_TUPLE = tuple(LEVELS.tolist())
 
 
@@ -139,7 +142,7 @@ def predict(past: Past, now_wall_s: float, horizon_s: float, memory: ForecastMem
     memory = learned(memory, past, now_wall_s)
     horizon_s = min(max(horizon_s, 0.0), AHEAD_S_MAX) if not math.isnan(horizon_s) else AHEAD_S_MAX
     level = _level(memory, now_wall_s)
-    state = _state(memory, memory.bucket_s) if memory.state else None
+    state = _read_state(memory.bucket_s, memory.state) if memory.state else None
     if state is not None and np.isfinite(state.path).all():
         origin_wall_s = memory.until_wall_s - float(state.seen[0] - state.seen[1]) * memory.bucket_s
         age_s = max(0.0, now_wall_s - origin_wall_s) if math.isfinite(now_wall_s) else 0.0
@@ -189,12 +192,19 @@ def _level(memory: ForecastMemory, now_wall_s: float) -> tuple[float, float] | N
 
 
 def _state(memory: ForecastMemory, bucket_s: float) -> State | None:
+    """A State to learn with, the caller's own; None where there is none that fits."""
     if not memory.state or memory.bucket_s != bucket_s:
         return None
     try:
         return State(bucket_s, memory.state)
     except ValueError:
         return None
+
+
+@lru_cache(maxsize=STATES_KEPT_MAX)
+def _read_state(bucket_s: float, data: bytes) -> State | None:
+    """What ``data`` says, to read only: between two buckets every prediction is made of the same bytes."""
+    return _state(ForecastMemory(bucket_s=bucket_s, state=data), bucket_s)
 
 
 def _replay(state: State, frame: Frame, origins: Places) -> None:

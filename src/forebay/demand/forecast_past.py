@@ -6,6 +6,7 @@ floor, a small part of the usual rate, keeps an idle night from counting for mor
 
 import math
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -28,6 +29,8 @@ BUCKET_S_MAX = 3_600.0
 WEEKS_MAX = 4
 BUCKETS_MAX = int(WEEKS_MAX * 7 * DAY_S / BUCKET_S_MIN)
 """Older buckets are not looked at."""
+PASTS_KEPT_MAX = 16
+"""Pasts that are kept unpacked, 64 kB each: one a pool."""
 RATE_MAX = 1e12
 """A rate per second beyond it is a mistake, and is not known."""
 FLOOR_OF_MEAN = 0.02
@@ -52,12 +55,9 @@ class Past(NamedTuple):
 
         At most four weeks; empty where there is no history, or none that can be used.
         """
-        nothing = cls(0.0, BUCKET_S_MIN, np.empty(0), zone)
         if history is None or not (math.isfinite(history.start_wall_s) and JOINED_S_MIN <= history.bucket_s <= BUCKET_S_MAX):
-            return nothing
-        packed: bytes = getattr(history, column, b"")
-        counts = np.frombuffer(packed[: len(packed) // 4 * 4], "<f4").astype(np.float64)
-        return cls(history.start_wall_s, history.bucket_s, counts / history.bucket_s, zone).usable()
+            return cls(0.0, BUCKET_S_MIN, np.empty(0), zone)
+        return _unpacked(history.start_wall_s, history.bucket_s, getattr(history, column, b""), zone)
 
     @property
     def end_wall_s(self) -> float:
@@ -82,6 +82,15 @@ class Past(NamedTuple):
         count = max(0, len(self.values) - skip) // size
         groups = self.values[skip : skip + count * size].reshape(count, size)
         return Past(self.start_wall_s + skip * self.bucket_s, self.bucket_s * size, groups.mean(axis=1), self.zone)
+
+
+@lru_cache(maxsize=PASTS_KEPT_MAX)
+def _unpacked(start_wall_s: float, bucket_s: float, packed: bytes, zone: str) -> Past:
+    """The Past in ``packed`` counts, read-only: a history stays the same for all looks of a bucket."""
+    counts = np.frombuffer(packed[: len(packed) // 4 * 4], "<f4").astype(np.float64)
+    past = Past(start_wall_s, bucket_s, counts / bucket_s, zone).usable()
+    past.values.flags.writeable = False
+    return past
 
 
 class Frame(NamedTuple):

@@ -140,8 +140,9 @@ def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) 
 def summed(buckets: Sequence[Bucket], now_s: float, width_s: float) -> Sums:
     """Over the buckets of the last ``width_s``, to half a bucket."""
     seconds = requests = replica_seconds = 0.0
+    from_s = now_s - width_s
     for bucket in reversed(buckets):
-        if bucket.start_s + BUCKET_S / 2 < now_s - width_s:
+        if bucket.start_s + BUCKET_S / 2 < from_s:
             break
         seconds += bucket.seconds
         requests += bucket.requests
@@ -166,13 +167,14 @@ def _windows(buckets: Sequence[Bucket], now_s: float) -> list[_Window]:
     """The sums over each of WINDOWS_S, in one pass from the newest bucket to the oldest."""
     found: list[_Window] = []
     seconds = requests = token_seconds = prompt = output = 0.0
+    edge_s = now_s - WINDOWS_S[0]
     for bucket in reversed(buckets):
-        end_s = min(bucket.start_s + BUCKET_S, now_s)
-        if end_s <= bucket.start_s:
+        start_s = bucket.start_s
+        if now_s <= start_s:
             continue
-        while len(found) < len(WINDOWS_S) and bucket.start_s < now_s - WINDOWS_S[len(found)]:
-            width_s = WINDOWS_S[len(found)]
-            part = max(0.0, end_s - (now_s - width_s)) / (end_s - bucket.start_s)
+        while start_s < edge_s:
+            width_s, end_s = WINDOWS_S[len(found)], min(start_s + BUCKET_S, now_s)
+            part = max(0.0, end_s - edge_s) / (end_s - start_s)
             found.append(
                 _Window(
                     width_s,
@@ -183,6 +185,7 @@ def _windows(buckets: Sequence[Bucket], now_s: float) -> list[_Window]:
                     output + part * bucket.output_tokens,
                 )
             )
+            edge_s = now_s - WINDOWS_S[len(found)] if len(found) < len(WINDOWS_S) else -math.inf
         seconds += bucket.seconds
         requests += bucket.requests
         token_seconds += bucket.token_seconds
@@ -224,15 +227,18 @@ def _certain(count: float, sigmas: float) -> float:
 
 
 def _proven_ramp(buckets: Sequence[Bucket], now_s: float, width_s: float, sigmas: float) -> float:
-    inside = [bucket for bucket in buckets if bucket.start_s >= now_s - width_s - BUCKET_S / 2 and bucket.seconds > 0]
-    seconds = math.fsum(bucket.seconds for bucket in inside)
-    requests = math.fsum(bucket.requests for bucket in inside)
+    from_s = now_s - width_s - BUCKET_S / 2
+    inside = [bucket for bucket in buckets if bucket.start_s >= from_s and bucket.seconds > 0]
+    seconds = math.fsum([bucket.seconds for bucket in inside])
+    requests = math.fsum([bucket.requests for bucket in inside])
     if seconds < RAMP_COVERED_MIN * width_s or requests < RAMP_REQUESTS_MIN:
         return 0.0
     slope, spread = _slope(inside, now_s)
+    proven = slope - sigmas * math.sqrt(requests / seconds / spread) if spread > 0 else 0.0
+    if proven <= 0:
+        return 0.0
     half_s = now_s - width_s / 2
     halves = ([b for b in inside if b.start_s < half_s], [b for b in inside if b.start_s >= half_s])
-    proven = slope - sigmas * math.sqrt(requests / seconds / spread) if spread > 0 else 0.0
     return max(0.0, min(proven, *(_slope(half, now_s)[0] for half in halves)))
 
 
@@ -241,15 +247,17 @@ def _slope(buckets: Sequence[Bucket], now_s: float) -> tuple[float, float]:
     seconds = moment = 0.0
     points: list[tuple[float, float, float]] = []
     for bucket in buckets:
-        at_s = bucket.start_s - now_s + bucket.seconds / 2
-        seconds += bucket.seconds
-        moment += at_s * bucket.seconds
-        points.append((at_s, bucket.seconds, bucket.requests))
+        weight = bucket.seconds
+        at_s = bucket.start_s - now_s + weight / 2
+        seconds += weight
+        moment += at_s * weight
+        points.append((at_s, weight, bucket.requests))
     if seconds <= 0:
         return 0.0, 0.0
     mean_s = moment / seconds
     spread = rise = 0.0
     for at_s, weight, requests in points:
-        spread += weight * (at_s - mean_s) ** 2
-        rise += (at_s - mean_s) * requests
+        off_s = at_s - mean_s
+        spread += weight * off_s**2
+        rise += off_s * requests
     return (rise / spread, spread) if spread > 0 else (0.0, 0.0)

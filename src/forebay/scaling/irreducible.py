@@ -8,13 +8,14 @@ bin of the use it was seen at, what physics says stands in an idle bin as some m
 """
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
 from forebay.demand.lengths import LENGTH_CV
 from forebay.domain.profile import Profile
-from forebay.scaling.economics import misses
+from forebay.scaling.economics import ALLOWED_KEPT_MAX, misses
 from forebay.scaling.spread import Values
 
 BINS = 14
@@ -28,17 +29,19 @@ WEIGHT_MIN = 2.0
 """Minutes' worth of requests in a bin that counts."""
 PER_MINUTE = 0.3
 ALONE_USE, ALONE_WEIGHT = 0.05, 10.0
-"""What physics says of an idle replica counts as ten minutes at next to no load: soon outweighed where the real lengths have another tail."""
+"""What physics says of an idle replica counts as ten minutes at next to no load: soon outweighed where real lengths have another tail."""
 LENGTHS_BAND = 0.15
 """Means of prompts that differ by less are of the same lengths."""
 _SIGMA = math.sqrt(math.log1p(LENGTH_CV * LENGTH_CV))
+_USES: Values = np.asarray([ALONE_USE, *(LEAST_USE + (np.arange(BINS) + 0.5) * WIDTH)], np.float64)
+"""The idle replica's, then each bin's."""
 _FLOORS: Values = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0])
 _FACTORS: Values = np.exp(np.linspace(math.log(0.6), math.log(4.0), 40))
 SHYNESS = 0.02
 """Of two floors that fit alike the lower is taken."""
-LEFT_MIN, LEFT_MORE = 0.25, 1.5
-"""Of the allowed share: so much may be missed for load where the floor takes nearly all of it. Beyond, the promise is out of reach whatever is
-held, and a miss is again worth what a miss is worth: LEFT_MORE of what the floor exceeds it by is left besides, up to all of it."""
+LEFT_MIN = 0.25
+"""Of the allowed share: so much may be missed for load where the floor takes nearly all of it. Beyond, the promise is out of reach
+whatever is held, and a miss is again worth what a miss is worth: what the floor exceeds it by is left besides, up to all of it."""
 
 
 def noted(bins: tuple[float, ...], use: float, weight: float, missed: float, prompt_tokens: float, band: float = 0.0) -> tuple[float, ...]:
@@ -82,16 +85,22 @@ def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | 
         return before
     weights, missed = np.array(bins[:BINS]), np.array(bins[BINS:-1])
     told = np.flatnonzero(weights >= WEIGHT_MIN)
-    uses, weights, shares = LEAST_USE + (told + 0.5) * WIDTH, weights[told], missed[told] / weights[told]
+    places, weights, shares = told + 1, weights[told], missed[told] / weights[told]
     if idle is not None:
-        uses, weights, shares = (np.insert(old, 0, new) for old, new in ((uses, ALONE_USE), (weights, ALONE_WEIGHT), (shares, idle)))
-    if not len(uses) or uses[-1] < SPAN_MIN * uses[0]:
+        places, weights, shares = (np.insert(old, 0, new) for old, new in ((places, 0), (weights, ALONE_WEIGHT), (shares, idle)))
+    if not len(places) or _USES[places[-1]] < SPAN_MIN * _USES[places[0]]:
         return before if idle is None else before + PER_MINUTE * (idle - before)
     believed = weights / np.maximum(shares, allowed / 2)
-    expected = _FLOORS[:, None, None] * allowed + misses(uses[None, None, :] * _FACTORS[None, :, None], allowed)
+    expected = _FLOORS[:, None, None] * allowed + _misses_by(allowed)[None, :, places]
     off = ((expected - shares) ** 2 * believed).sum(axis=2) / weights.sum()
     best = off.min(axis=1) / allowed + SHYNESS * _FLOORS
     return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
+
+
+@lru_cache(maxsize=ALLOWED_KEPT_MAX)
+def _misses_by(allowed: float) -> Values:
+    """Shape (factors, BINS + 1): the share that load alone makes miss at each of ``_USES``."""
+    return misses(_USES * _FACTORS[:, None], allowed)
 
 
 def _alike(one: float, other: float, band: float) -> bool:
@@ -100,5 +109,5 @@ def _alike(one: float, other: float, band: float) -> bool:
 
 def of_load(missed: float, allowed: float, floor_share: float) -> tuple[float, float]:
     """The part of ``missed`` that load causes, and the part of ``allowed`` that is left for it."""
-    beyond = LEFT_MIN * allowed + LEFT_MORE * max(0.0, floor_share - allowed)
+    beyond = LEFT_MIN * allowed + max(0.0, floor_share - allowed)
     return max(0.0, missed - floor_share), max(allowed - floor_share, min(allowed, beyond))

@@ -5,6 +5,8 @@ believed is forgotten. To forget is safe: every calm and every wait starts anew,
 """
 
 import math
+import sys
+from typing import Annotated
 
 import msgspec
 
@@ -24,25 +26,34 @@ PEAKS_MAX = 24
 CLOCK_STEP_S = 60.0
 """The wall clock may run ahead of the world clock by this much between two looks before a restart is assumed."""
 
+FLOAT_MAX = sys.float_info.max
+
+# What is read is held to these while it is decoded, which also keeps NaN out: a look has a fraction of a millisecond.
+Finite = Annotated[float, msgspec.Meta(ge=-FLOAT_MAX, le=FLOAT_MAX)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e100)]
+Above0 = Annotated[float, msgspec.Meta(gt=0, le=FLOAT_MAX)]
+ReplicaId = Annotated[str, msgspec.Meta(max_length=ID_CHARACTERS_MAX)]
+InBucket = Annotated[float, msgspec.Meta(ge=0, le=BUCKET_S * 1.001)]
+
 
 class Bucket(msgspec.Struct, frozen=True, array_like=True):
     """Arrivals of up to BUCKET_S seconds from ``start_s``, as integrals of the readings over the time they were known."""
 
-    start_s: float
-    seconds: float = 0.0
-    requests: float = 0.0
-    token_seconds: float = 0.0
+    start_s: Finite
+    seconds: InBucket = 0.0
+    requests: Amount = 0.0
+    token_seconds: InBucket = 0.0
     """Seconds in which both token rates were known."""
-    prompt_tokens: float = 0.0
-    output_tokens: float = 0.0
-    replica_seconds: float = 0.0
+    prompt_tokens: Amount = 0.0
+    output_tokens: Amount = 0.0
+    replica_seconds: Amount = 0.0
     """Seconds of ready replicas."""
 
 
 class Held(msgspec.Struct, frozen=True, array_like=True):
     """A condition and the world time since which it has held; ``blind``: at the last look it could not be told."""
 
-    since_s: float | None = None
+    since_s: Finite | None = None
     blind: bool = False
 
     def for_s(self, now_s: float) -> float:
@@ -53,8 +64,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 class Expected(msgspec.Struct, frozen=True, array_like=True):
     """Requests per second that were expected of the minute that ends at ``due_s``."""
 
-    due_s: float
-    per_s: float
+    due_s: Finite
+    per_s: Finite
     noted: bytes = b""
     """What the drift's regressions learn from, once it has come (`scaling.drift`)."""
 
@@ -62,15 +73,15 @@ class Expected(msgspec.Struct, frozen=True, array_like=True):
 class Learnt(msgspec.Struct, frozen=True, array_like=True):
     """What the outlook has learned (`scaling.outlook`)."""
 
-    minute_s: float | None = None
+    minute_s: Finite | None = None
     """When it last learned; None: never."""
-    known_s: float = 0.0
+    known_s: Finite = 0.0
     """Seconds of history that are known."""
-    growth: float = 1.0
+    growth: Above0 = 1.0
     """Expected demand at the horizon ÷ demand now."""
-    growth_peak: float = 1.0
+    growth_peak: Above0 = 1.0
     """The same for the highest up to the horizon."""
-    blind_per_s: float | None = None
+    blind_per_s: Finite | None = None
     """The forecast without the present level; None: it can't say."""
     method: str = ""
     spread: bytes = b""
@@ -79,60 +90,67 @@ class Learnt(msgspec.Struct, frozen=True, array_like=True):
     """Regressions of drift and swing (`scaling.drift`)."""
     fair: bytes = b""
     """What would miss at which price (`scaling.fair`)."""
-    fair_price: float = 1.0
+    fair_price: Above0 = 1.0
     """What the default price of a miss is multiplied with, so that the allowed share is expected to miss."""
-    headroom_start: float = 1.0
-    headroom_keep: float = 1.0
+    headroom_start: Above0 = 1.0
+    headroom_keep: Above0 = 1.0
     """Multiples of the expected demand (`scaling.economics`)."""
-    expected: tuple[Expected, ...] = ()
+    expected: Annotated[tuple[Expected, ...], msgspec.Meta(max_length=EXPECTED_MAX)] = ()
     forecast: ForecastMemory | None = None
 
 
 class Peak(msgspec.Struct, frozen=True, array_like=True):
     """The largest (or smallest) of a number of replicas over the time from ``start_s`` on."""
 
-    start_s: float
+    start_s: Finite
     replicas: int
+
+
+Peaks = Annotated[tuple[Peak, ...], msgspec.Meta(max_length=PEAKS_MAX + 2)]
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True):
     """All times are world seconds; None: the condition does not hold."""
 
     version: int = VERSION
-    now_s: float | None = None
+    now_s: Finite | None = None
     """When the last decision was made."""
-    wall_s: float = 0.0
+    wall_s: Finite = 0.0
     waiting: Held = Held()
     """Too much waits per replica."""
     calm: Held = Held()
     breach: Held = Held()
     """The SLO is missed."""
-    exhausted_since_s: float | None = None
-    unknown_since_s: dict[str, float] = {}
+    exhausted_since_s: Finite | None = None
+    unknown_since_s: Annotated[dict[ReplicaId, Finite], msgspec.Meta(max_length=UNKNOWN_IDS_MAX)] = {}
     """By replica id; ``""`` is what the gateways tell."""
     ready: int = 0
-    ready_rose_s: float | None = None
+    ready_rose_s: Finite | None = None
     """When a replica last became ready: what it relieves shows only after a while."""
-    stepped_s: float | None = None
+    stepped_s: Finite | None = None
     """When the last step of a scale-in was made."""
-    buckets: tuple[Bucket, ...] = ()
+    buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=BUCKETS_MAX)] = ()
     learnt: Learnt = Learnt()
-    keeps: tuple[Peak, ...] = ()
+    keeps: Peaks = ()
     """How many replicas were worth keeping in the last minutes."""
-    lows: tuple[Peak, ...] = ()
+    lows: Peaks = ()
     """The fewest that were wanted in the last hour: changes are measured from there."""
-    sustained: float = 1.0
+    sustained: Above0 = 1.0
     """What replicas really sustain ÷ what the profile says."""
-    price: float = 1.0
+    price: Above0 = 1.0
     """What the default price of a miss has been multiplied with, so that the promise is just kept."""
-    usual_per_s: float = 0.0
+    usual_per_s: Finite = 0.0
     """Mean arrival rate of about a day; 0: not known."""
-    asked_since_s: float | None = None
+    asked_since_s: Finite | None = None
     """Since when more is wanted than may be had without approval."""
-    uses: tuple[float, ...] = ()
+    uses: Annotated[tuple[Amount, ...], msgspec.Meta(max_length=USES_MAX)] = ()
     """Weight and misses by use of the profile's capacity (`scaling.irreducible`)."""
-    irreducible: float = 0.0
+    irreducible: Amount = 0.0
     """Share of requests that miss at any load."""
+
+
+_DECODER = msgspec.msgpack.Decoder(Memory)
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 def load(data: bytes) -> Memory:
@@ -140,15 +158,15 @@ def load(data: bytes) -> Memory:
     if not data or len(data) > MEMORY_BYTES_MAX:
         return Memory()
     try:
-        memory = msgspec.msgpack.decode(data, type=Memory)
+        memory = _DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return Memory()
-    return memory if _sane(memory) else Memory()
+    return memory if memory.version == VERSION else Memory()
 
 
 def dump(memory: Memory) -> bytes:
     """At most MEMORY_BYTES_MAX bytes: every part of a Memory is bounded."""
-    return msgspec.msgpack.encode(memory)
+    return _ENCODER.encode(memory)
 
 
 def shifted(memory: Memory, by_s: float) -> Memory:
@@ -220,46 +238,3 @@ def peaks(before: tuple[Peak, ...], now_s: float, replicas: int, keep_s: float, 
     else:
         kept.append(Peak(now_s, replicas))
     return tuple(kept[-PEAKS_MAX - 2 :])
-
-
-def _sane(memory: Memory) -> bool:
-    times = (
-        memory.now_s,
-        memory.wall_s,
-        memory.waiting.since_s,
-        memory.calm.since_s,
-        memory.breach.since_s,
-        memory.exhausted_since_s,
-        memory.ready_rose_s,
-        memory.stepped_s,
-        memory.asked_since_s,
-        memory.learnt.minute_s,
-        memory.learnt.blind_per_s,
-        memory.learnt.known_s + memory.learnt.growth + memory.learnt.growth_peak + memory.sustained + memory.price + memory.usual_per_s,
-        memory.learnt.headroom_start + memory.learnt.headroom_keep + memory.learnt.fair_price,
-        *(peak.start_s for peak in (*memory.keeps, *memory.lows)),
-        *(each.due_s + each.per_s for each in memory.learnt.expected),
-        *memory.unknown_since_s.values(),
-        memory.irreducible + sum(memory.uses),
-    )
-    return (
-        memory.version == VERSION
-        and all(at_s is None or math.isfinite(at_s) for at_s in times)
-        and len(memory.buckets) <= BUCKETS_MAX
-        and len(memory.unknown_since_s) <= UNKNOWN_IDS_MAX
-        and all(len(key) <= ID_CHARACTERS_MAX for key in memory.unknown_since_s)
-        and all(_sane_bucket(bucket) for bucket in memory.buckets)
-        and len(memory.learnt.expected) <= EXPECTED_MAX
-        and len(memory.uses) <= USES_MAX
-        and min(memory.irreducible, *memory.uses, 0.0) >= 0
-        and max(len(memory.keeps), len(memory.lows)) <= PEAKS_MAX + 2
-        and min(memory.learnt.growth, memory.learnt.growth_peak, memory.sustained, memory.price) > 0
-        and min(memory.learnt.headroom_start, memory.learnt.headroom_keep, memory.learnt.fair_price) > 0
-    )
-
-
-def _sane_bucket(bucket: Bucket) -> bool:
-    seconds, tokens_seconds = bucket.seconds, bucket.token_seconds
-    least = min(seconds, bucket.requests, tokens_seconds, bucket.prompt_tokens, bucket.output_tokens, bucket.replica_seconds)
-    total = bucket.start_s + bucket.requests + bucket.prompt_tokens + bucket.output_tokens + bucket.replica_seconds
-    return least >= 0 and math.isfinite(total) and seconds <= BUCKET_S * 1.001 and tokens_seconds <= BUCKET_S * 1.001

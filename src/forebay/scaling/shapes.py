@@ -92,9 +92,9 @@ class ShapedCapacity:
 def observed(buckets: Sequence[Bucket], settings: Scaling) -> Shape:
     """The mean shape over ``buckets``, drawn towards the declared one while few requests are known."""
     told = [bucket for bucket in buckets if bucket.token_seconds > 0 and bucket.seconds > 0]
-    requests = math.fsum(bucket.requests * min(1.0, bucket.token_seconds / bucket.seconds) for bucket in told)
-    prompt = math.fsum(bucket.prompt_tokens for bucket in told)
-    output = math.fsum(bucket.output_tokens for bucket in told)
+    requests = math.fsum([bucket.requests * min(1.0, bucket.token_seconds / bucket.seconds) for bucket in told])
+    prompt = math.fsum([bucket.prompt_tokens for bucket in told])
+    output = math.fsum([bucket.output_tokens for bucket in told])
     if not requests > 0 or not prompt + output > 0:
         return Shape(settings.prompt_tokens, settings.output_tokens, 0.0)
     band = BAND + CHANCE / math.sqrt(requests)

@@ -10,7 +10,7 @@ import msgspec
 
 from forebay.domain.replica import PENDING_STATES, ReplicaState
 from forebay.domain.scaling import Observation, ReplicaObservation
-from forebay.domain.signal import Known, Signal, fresh, reading
+from forebay.domain.signal import Known, Signal
 from forebay.scaling.capacity import REPLICAS_MAX
 from forebay.spec.types import Scaling
 
@@ -64,10 +64,10 @@ def look(observation: Observation, settings: Scaling) -> Sight:
     age_s_max = max(SIGNAL_AGE_S_MAX, 5 * settings.interval_s)
 
     def value(signal: Signal) -> float | None:
-        if not isinstance(signal, Known):
+        # `signal.reading` and `signal.fresh` in one: this is asked of every replica at every look.
+        if not isinstance(signal, Known) or now_s - signal.at_s > age_s_max or not 0 <= signal.value < math.inf:
             return None
-        clean = fresh(reading(signal.value, signal.at_s), now_s, age_s_max)
-        return clean.value if isinstance(clean, Known) else None
+        return signal.value
 
     replicas = tuple({replica.id: replica for replica in reversed(observation.replicas)}.values())
     ready = [replica for replica in replicas if replica.state is ReplicaState.READY]

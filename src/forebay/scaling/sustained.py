@@ -44,13 +44,17 @@ MISSES_SURE = 20.0
 """Evidence of fewer expected misses than this counts in proportion."""
 MISSES_LEAST = 0.05
 """Of the allowed share: fewer misses than this teach no more than this."""
+LEFT_TELLS = 2.0
+"""Where a floor leaves less than half of the allowed share, what is left is as small as the error of the floor: that none of it misses
+teaches the less for it."""
 MISSES_MOST = 0.3
 STAKE = 0.5
 """Of the allowed share: while fewer miss, replicas are not said to sustain less. At a low use a few miss for other reasons."""
 AIM = 0.95
 """Of the allowed share, that misses are steered to."""
-PRICE_PER_MINUTE = 0.001
-PRICE_MIN, PRICE_MAX = 0.3, 30.0
+PRICE_PER_MINUTE = 0.0005
+PRICE_MIN, PRICE_MAX = 0.8, 30.0
+"""Of the fair price (`scaling.fair`). Calm days must not make the misses of the next burst cheap, so it is lowered by little."""
 OVER_MAX = 20.0
 WEIGHT_MAX = 5.0
 USUAL_MINUTES = 1440.0
@@ -67,7 +71,8 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> f
         return before
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
-    missed = min(MISSES_MOST, max(MISSES_LEAST * allowed, caused * allowed / left))
+    least = max(MISSES_LEAST, 1 - LEFT_TELLS * left / allowed) * allowed
+    missed = min(MISSES_MOST, max(least, caused * allowed / left))
     busiest = float(uses.max())
     if not USE_MIN < busiest < OVERLOADED or _overrun(memory, sight.now_s, capacity.rate_per_s):
         return before

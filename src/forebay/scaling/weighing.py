@@ -59,13 +59,13 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         terms.append(floors.awake(facts.wake_s, facts.cold_start_s) or terms[-1])
     if facts.active is not None:
         terms.append(floors.scheduled(facts.active, facts.wall_s))
-    demand = _demand(facts)
+    present = arrivals.present_ramp_per_s2(facts.memory.buckets, sight.now_s, settings.noise_sigmas)
+    demand = _demand(facts, present)
     if capacity.rate_per_s is None and capacity.prompt_tokens_per_s is None and capacity.output_tokens_per_s is None:
         terms.append(floors.unmeasured(capacity))
     base: Term | None = None
     if demand is not None:
         terms.append(floors.demanded(demand, capacity, 0.0 if outlook is None else floors.FRACTION_FORESEEN))
-        present = arrivals.present_ramp_per_s2(facts.memory.buckets, sight.now_s, settings.noise_sigmas)
         buffer = floors.buffered(
             terms[-1].replicas, settings, capacity, present, facts.past_ramps_per_s2, facts.cold_start_s, outlook is not None
         )
@@ -77,7 +77,7 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         base = forecast if base is None or forecast.replicas > base.replicas else base
         surging = surge.seen(facts.memory.buckets, sight.now_s, sight.arrival_per_s, capacity.rate_per_s or math.inf, settings.noise_sigmas)
         if surging is not None:
-            terms.append(surge.surged(surging, capacity, outlook.headroom_start))
+            terms.append(surge.surged(surging, capacity, 1.0))
             base = max(base, terms[-1], key=lambda term: term.replicas)
     if base is not None:
         terms.append(floors.spared(base.replicas, settings) or terms[-1])
@@ -92,12 +92,11 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
     )
 
 
-def _demand(facts: Facts) -> arrivals.Demand | None:
+def _demand(facts: Facts, present_ramp_per_s2: float) -> arrivals.Demand | None:
     if facts.sight.arrival_per_s is None:
         return None
     buckets, now_s, settings = facts.memory.buckets, facts.sight.now_s, facts.settings
-    present = arrivals.present_ramp_per_s2(buckets, now_s, settings.noise_sigmas)
-    sigmas = settings.noise_sigmas * (arrivals.RISING_DOUBT if present > 0 else 1.0)
+    sigmas = settings.noise_sigmas * (arrivals.RISING_DOUBT if present_ramp_per_s2 > 0 else 1.0)
     claims_from_s = facts.cold_start_s if facts.outlook is not None else 0.0
     return arrivals.demand(buckets, now_s, facts.capacity, sigmas, claims_from_s)
 
