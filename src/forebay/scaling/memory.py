@@ -129,6 +129,8 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     """When a replica last became ready: what it relieves shows only after a while."""
     stepped_s: Finite | None = None
     """When the last step of a scale-in was made."""
+    rose_s: Finite | None = None
+    """When more were last asked for; None: the last change was to fewer."""
     buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=BUCKETS_MAX)] = ()
     learnt: Learnt = Learnt()
     keeps: Peaks = ()
@@ -185,6 +187,7 @@ def shifted(memory: Memory, by_s: float) -> Memory:
         unknown_since_s={key: at_s + by_s for key, at_s in memory.unknown_since_s.items()},
         ready_rose_s=move(memory.ready_rose_s),
         stepped_s=move(memory.stepped_s),
+        rose_s=move(memory.rose_s),
         buckets=tuple(msgspec.structs.replace(bucket, start_s=bucket.start_s + by_s) for bucket in memory.buckets),
         learnt=msgspec.structs.replace(
             memory.learnt,

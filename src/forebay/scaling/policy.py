@@ -86,6 +86,7 @@ class QueueFirst:
             memory,
             exhausted_since_s=_since(memory.exhausted_since_s, bool(exhausted), sight.now_s),
             asked_since_s=_since(memory.asked_since_s, asked, sight.now_s),
+            rose_s=sight.now_s if binding.replicas > sight.desired else None if binding.replicas < sight.desired else memory.rose_s,
             lows=caps.lows(memory.lows, sight.now_s, binding.replicas),
         )
         return Decision(

@@ -12,14 +12,16 @@ from forebay.scaling.economics import STEEPNESS, headrooms, misses, prices, whol
 from forebay.spec.types import Scaling, Slo
 
 SLO = Slo(attainment=0.99)
+SWING = 0.2
+"""At which bins of remainders are as wide as those of ratios."""
 
 
 def seen(*ratios):
     """A histogram of these outcomes alone."""
     counts = np.zeros(spread.BINS)
     for ratio in ratios:
-        counts = spread.learned(counts, ratio)
-    return counts
+        counts = spread.learned(counts, math.log(ratio) / SWING)
+    return spread.of_ratios(counts, SWING)
 
 
 def test_misses_are_the_allowed_share_at_capacity_and_everything_far_beyond():
@@ -82,10 +84,10 @@ def test_headrooms_are_sane_whatever_came(ratios, moved, cold_start_s):
 
 def test_old_outcomes_fade():
     counts = spread.prior()
-    for ratio in (1.5,) * 3000 + (1.0,) * 3000:
-        counts = spread.learned(counts, ratio)
+    for remainder in (2.0,) * 3000 + (0.0,) * 3000:
+        counts = spread.learned(counts, remainder)
     assert counts.sum() == pytest.approx(spread.OUTCOMES_KEPT, rel=0.01)
-    assert counts[spread.RATIOS > 1.3].sum() < 0.3 * counts.sum()
+    assert spread.of_ratios(counts, SWING)[spread.RATIOS > 1.3].sum() < 0.3 * counts.sum()
 
 
 def test_what_is_no_number_teaches_nothing_and_ill_bytes_are_forgotten():
