@@ -140,7 +140,7 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     sustained: Above0 = 1.0
     """What replicas really sustain ÷ what the profile says."""
     price: Above0 = 1.0
-    """What the default price of a miss has been multiplied with, so that the promise is just kept."""
+    """What the fair price of a miss has been multiplied with, for what really missed."""
     usual_per_s: Finite = 0.0
     """Mean arrival rate of about a day; 0: not known."""
     asked_since_s: Finite | None = None

@@ -1,9 +1,9 @@
 """The outlook: demand when a replica asked for now will serve, as a distribution that is calibrated by what really came.
 
-The level of the last minutes, times the growth that the forecast expects up to the horizon, is what is expected. Each
-minute that expectation is noted, and when its time has come, *came ÷ expected* is one more outcome in the histogram
-(`scaling.spread`). So the histogram holds everything the forecast can't see at exactly this horizon: noise of a minute,
-steps, spikes, a bad method. What is decided now never depends on what is learned now.
+The level of the last minutes, times the growth that the forecast expects up to the horizon and the drift that demand of this
+shape has shown (`scaling.drift`), is what is expected. Each minute that expectation is noted, and when its time has come, *came ÷
+expected* is one more outcome in the histogram (`scaling.spread`). So the histogram holds everything the forecast can't see at
+exactly this horizon: noise of a minute, steps, spikes, a bad method. What is decided now never depends on what is learned now.
 """
 
 import math

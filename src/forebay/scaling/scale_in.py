@@ -23,7 +23,7 @@ QUIET_WAITING_PER_REPLICA = 0.5
 """With an outlook, a queue up to this is the coming and going of a busy fleet."""
 
 
-GATHER_S = 180.0
+GATHER_S = 240.0
 """With an outlook, few more or fewer replicas wait for this long after the last change of that kind, and are then one change: as many
 steps as would have been made meanwhile. Over the recorded weeks that saves a quarter of the changes, and costs nothing."""
 

@@ -20,12 +20,12 @@ LOWEST = -8.0
 RATIO_WIDTH, RATIO_LOWEST = 0.02, -1.6
 """Of a histogram of ratios, in their logarithm: 2 % a bin, from 0.2 to 5."""
 RATIOS: Values = np.exp(RATIO_LOWEST + RATIO_WIDTH * (np.arange(BINS) + 0.5))
-OUTCOMES_KEPT = 2000.0
-"""Outcomes fade so that the weights sum to this many at most: a day and a half of minutes."""
+OUTCOMES_KEPT = 4000.0
+"""Outcomes fade so that the weights sum to this many at most: three days of minutes, for what matters are the rare ones."""
 PRIOR_OUTCOMES = 30.0
 """What the prior weighs: half an hour of outcomes outweighs it."""
 COUNT_MAX = 1e9
-_REMAINDERS: Values = LOWEST + WIDTH * (np.arange(BINS) + 0.5)
+_REMAINDERS: Values = np.asarray(LOWEST + WIDTH * (np.arange(BINS) + 0.5), np.float64)
 
 
 def prior() -> Values:
@@ -62,4 +62,5 @@ def of_ratios(counts: Values, swing: float) -> Values:
     places = np.clip((swing * _REMAINDERS - RATIO_LOWEST) / RATIO_WIDTH - 0.5, 0.0, BINS - 1.001)
     left = places.astype(np.intp)
     part = places - left
-    return np.bincount(left, counts * (1 - part), BINS) + np.bincount(left + 1, counts * part, BINS)
+    shared = np.bincount(left, counts * (1 - part), BINS) + np.bincount(left + 1, counts * part, BINS)
+    return np.asarray(shared, np.float64)

@@ -56,9 +56,9 @@ def seen(buckets: Sequence[Bucket], now_s: float, reading_per_s: float | None, r
     return Surge(before, reading_per_s, climb, reading_per_s + climb * (READING_S / 2 + AHEAD_S))
 
 
-def surged(surge: Surge, capacity: PoolCapacity, headroom: float) -> Term:
-    """The floor: replicas for where the climb leads, with the ``headroom`` that is worth its price."""
-    worth = surge.ahead_per_s / (capacity.rate_per_s or math.inf) * headroom
+def surged(surge: Surge, capacity: PoolCapacity) -> Term:
+    """The floor: replicas for where the climb leads. No headroom: the usual errors say nothing about what nobody foresaw."""
+    worth = surge.ahead_per_s / (capacity.rate_per_s or math.inf)
     because = (
         f"{per_time(surge.now_per_s)} arrive, {surge.now_per_s / max(surge.before_per_s, 1e-9):.3g} times what came"
         f" {format_duration(SINCE_S)} ago; {per_time(surge.ahead_per_s)} where that leads"
@@ -68,7 +68,6 @@ def surged(surge: Surge, capacity: PoolCapacity, headroom: float) -> Term:
         "now_per_s": surge.now_per_s,
         "climb_per_s2": surge.climb_per_s2,
         "ahead_per_s": surge.ahead_per_s,
-        "headroom": headroom,
         "replica_rate_per_s": capacity.rate_per_s or 0.0,
     }
     return Term("surge", TermKind.FLOOR, whole(worth), because, numbers)

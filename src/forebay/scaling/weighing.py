@@ -17,7 +17,8 @@ from forebay.scaling.schedule import Active
 from forebay.scaling.sight import Sight
 from forebay.spec.types import Scaling
 
-
+CLAIMS_FROM_S = 300.0
+"""With an outlook, demand claims nothing of its own by shorter windows than this: the forecast's level is of three minutes."""
 GATHERED_MAX = 0.15
 """Of what is wanted: more than this is never put off."""
 
@@ -83,7 +84,7 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         base = forecast if base is None or forecast.replicas > base.replicas else base
         surging = surge.seen(facts.memory.buckets, sight.now_s, sight.arrival_per_s, capacity.rate_per_s or math.inf, settings.noise_sigmas)
         if surging is not None:
-            terms.append(surge.surged(surging, capacity, 1.0))
+            terms.append(surge.surged(surging, capacity))
             base = max(base, terms[-1], key=lambda term: term.replicas)
     if base is not None:
         terms.append(floors.spared(base.replicas, settings) or terms[-1])
@@ -103,7 +104,7 @@ def _demand(facts: Facts, present_ramp_per_s2: float) -> arrivals.Demand | None:
         return None
     buckets, now_s, settings = facts.memory.buckets, facts.sight.now_s, facts.settings
     sigmas = settings.noise_sigmas * (arrivals.RISING_DOUBT if present_ramp_per_s2 > 0 else 1.0)
-    claims_from_s = facts.cold_start_s if facts.outlook is not None else 0.0
+    claims_from_s = max(facts.cold_start_s, CLAIMS_FROM_S) if facts.outlook is not None else 0.0
     return arrivals.demand(buckets, now_s, facts.capacity, sigmas, claims_from_s)
 
 
