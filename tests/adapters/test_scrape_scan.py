@@ -93,6 +93,15 @@ def test_capacity_of_one_engine(labels, wanted):
     assert scan(line("vllm:cache_config_info", 1.0, labels).encode(), 1.0).signals.kv_tokens == wanted
 
 
+def test_what_waits_for_no_place_is_told_apart():
+    name = "vllm:num_requests_waiting_by_reason"
+    rows = [("capacity", 5, 0), ("deferred", 2, 0), ("capacity", 1, 1), ("deferred", 3, 1)]
+    page = "".join(line(name, value, f'engine="{engine}",reason="{reason}"') for reason, value, engine in rows)
+    assert scan(page.encode(), 1.0).signals.deferred == Known(5.0, 1.0)
+    assert scan((page + line(name, "NaN", 'engine="2",reason="deferred"')).encode(), 1.0).signals.deferred == Unknown("nan")
+    assert scan(vllm(waiting=4), 1.0).signals.deferred == Unknown("missing")
+
+
 def test_older_names_are_known_and_newer_ones_win():
     old = line("vllm:gpu_cache_usage_perc", 0.5)
     assert scan(old.encode(), 1.0).signals.kv_usage == Known(0.5, 1.0)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import secrets
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from forebay.domain.errors import BadInput
 from forebay.domain.units import parse_duration_s
 from forebay.engine.catalogue import PROFILES
 from forebay.engine.fitting import Fitted, fit
-from forebay.loadgen.calibration import Measured, Plan, Sweep
+from forebay.loadgen.calibration import BYTES_PER_TOKEN, Measured, Plan, Sweep
 from forebay.loadgen.http import Target, parse_target
 from forebay.spec.problems import did_you_mean
 
@@ -28,6 +29,9 @@ UNITS = {
     "per_kv_token_s": (1e9, "µs", "per 1,000 KV tokens"),
     "per_prefill_token_s": (1e6, "µs", "per prompt token"),
 }
+
+BYTES_NOTED = 0.05
+SEEDS = 2**32
 
 
 def command(
@@ -47,7 +51,12 @@ def command(
     base: Annotated[str, typer.Option(help="Profile that the rest (KV, slots, cold start, price) is taken from in the file written.")] = "",
     name: Annotated[str, typer.Option(help="Name of the profile written.")] = "calibrated",
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile as YAML, to be put under `profiles:`.")] = None,
-    seed: Annotated[int, typer.Option(help="Of prompts and of the bootstrap.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Of prompts and of the bootstrap. Default: drawn anew, as an engine may have prompts that it has seen in its cache."
+        ),
+    ] = None,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")] = None,
 ) -> None:
     """Drive a live engine through a designed sweep and fit the step law: base, per sequence, per KV token, per prompt token.
@@ -66,6 +75,7 @@ def command(
             "--sequences and --prompts: found too few to fit a law; allowed: two prompt lengths or more, and three cells or more in all"
         )
     target = parse_target(url)
+    seed = secrets.randbelow(SEEDS) if seed is None else seed
     measured = _measure(target, plan, seed, model, key)
     found = fit(measured.decode, measured.prefill, chunk, np.random.default_rng(seed))
     text = _yaml(found, measured, name, base)
@@ -118,6 +128,7 @@ def _result(found: Fitted, measured: Measured) -> dict[str, Any]:
         "not_covered": list(found.not_covered),
         "left_out": list(measured.left_out),
         "windows": len(measured.decode),
+        "bytes_per_token": measured.bytes_per_token,
     }
 
 
@@ -180,6 +191,8 @@ def _print(found: Fitted, measured: Measured, ending: str) -> None:
     console.print(
         f"Covers {covers.sequences[0]}-{covers.sequences[1]} sequences, {covers.kv_tokens[0]:.0f}-{covers.kv_tokens[1]:.0f} KV tokens."
     )
+    if abs(measured.bytes_per_token / BYTES_PER_TOKEN - 1) > BYTES_NOTED:
+        console.print(f"Its tokens are {measured.bytes_per_token:.2f} bytes of our prompts: say so to `forebay replay --bytes-per-token`.")
     console.print("Not covered: " + "; ".join(found.not_covered) + ".")
     for cell in measured.left_out:
         console.print(f"left out: {cell}")

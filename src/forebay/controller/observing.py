@@ -79,7 +79,7 @@ def _replica(
         state=view.state,
         since_s=view.since_s,
         requested_s=view.requested_s,
-        waiting=fresh(signals.waiting, now_s, SIGNAL_AGE_S_MAX),
+        waiting=_for_capacity(fresh(signals.waiting, now_s, SIGNAL_AGE_S_MAX), signals.deferred),
         running=fresh(signals.running, now_s, SIGNAL_AGE_S_MAX),
         kv_usage=_net_kv(fresh(signals.kv_usage, now_s, SIGNAL_AGE_S_MAX), preemptible, facts.kv_tokens),
         live_tokens=live,
@@ -92,6 +92,13 @@ def _late_s(cold_start_s: float, assumed_s: float) -> float:
     """From when on a start is overdue: one quick start that was measured does not make the next, on a busy machine, late."""
     expected_s = max(cold_start_s, assumed_s)
     return max(OVERDUE_FACTOR * expected_s, expected_s + OVERDUE_S_MIN)
+
+
+def _for_capacity(waiting: Signal, deferred: Signal) -> Signal:
+    """What waits for a place. What waits for an adapter's turn or a transfer would wait on more replicas as well; untold, all counts."""
+    if isinstance(waiting, Unknown) or isinstance(deferred, Unknown):
+        return waiting
+    return Known(max(0.0, waiting.value - deferred.value), waiting.at_s)
 
 
 def _net_kv(usage: Signal, preemptible_tokens: float, kv_tokens: int | None) -> Signal:

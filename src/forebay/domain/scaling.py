@@ -17,7 +17,7 @@ from forebay.domain.signal import Signal, Unknown
 MEMORY_BYTES_MAX = 64 * 1024
 
 
-class ReplicaObservation(msgspec.Struct, frozen=True):
+class ReplicaObservation(msgspec.Struct, frozen=True, gc=False):
     """One replica at one instant. Unknown is per replica: one dead scrape must not freeze a fleet."""
 
     id: str

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 
-class Known(msgspec.Struct, frozen=True, tag="known"):
+class Known(msgspec.Struct, frozen=True, tag="known", gc=False):
     """A finite reading ``value`` taken at ``at_s`` (world seconds)."""
 
     value: float
     at_s: float
 
 
-class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
     """No reading; ``why`` is short and of low cardinality (``never``, ``timeout``, ``refused``, ``missing``, ``stale``, ``nan``)."""
 
     why: str = "never"

@@ -23,6 +23,8 @@ UNSURE = 0.5
 WEIGHTLESS = 0.03
 """A coefficient that adds less than this to the largest step that was measured can't be told from noise, nor does it matter there."""
 OUTLIER_MADS = 6.0
+LATE_LEAST = 0.02
+"""Spread of a cell's first tokens that is taken for granted."""
 COEFFICIENTS = ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s")
 
 _Matrix = npt.NDArray[np.float64]
@@ -88,6 +90,7 @@ def fit(decode: Sequence[DecodeRow], prefill: Sequence[PrefillRow], chunk_tokens
         raise BadInput("too little was measured to fit a law: it takes three decode cells or more, and two prompt lengths or more")
     decode = _without_outliers(decode)
     base, sequence, kv = _decode_law(decode)
+    prefill = _prompt_without_outliers(prefill, base, chunk_tokens)
     front, token = _prefill_law(prefill, base, chunk_tokens)
     draws = _draws(decode, prefill, chunk_tokens, chance)
     values = (base, sequence, kv, token)
@@ -149,6 +152,21 @@ def _without_outliers(rows: Sequence[DecodeRow]) -> list[DecodeRow]:
     bound = OUTLIER_MADS * max(spread, 0.002)
     kept = [row for row, miss in zip(rows, off, strict=True) if abs(miss - float(np.median(off))) <= bound]
     return kept if len({row.cell for row in kept}) >= 3 else list(rows)
+
+
+def _prompt_without_outliers(rows: Sequence[PrefillRow], base_s: float, chunk_tokens: int) -> list[PrefillRow]:
+    """``rows`` less those that are late for their cell: a first token that is half a letter shows a step later, with the second."""
+    front, token = _prefill_law(rows, base_s, chunk_tokens)
+    off = [
+        row.ttft_s / max(front + base_s * math.ceil(row.prompt_tokens / chunk_tokens) + token * row.prompt_tokens, 1e-12) for row in rows
+    ]
+    kept = []
+    for cell in sorted({row.cell for row in rows}):
+        beside = [miss for row, miss in zip(rows, off, strict=True) if row.cell == cell]
+        middle = float(np.median(beside))
+        bound = OUTLIER_MADS * max(float(np.median(np.abs(np.array(beside) - middle))), LATE_LEAST * middle)
+        kept += [row for row, miss in zip(rows, off, strict=True) if row.cell == cell and abs(miss - middle) <= bound]
+    return kept
 
 
 def _draws(decode: Sequence[DecodeRow], prefill: Sequence[PrefillRow], chunk_tokens: int, chance: np.random.Generator) -> _Matrix:

@@ -3,6 +3,9 @@
 A cell sends a fixed number of equal requests at once. From when the last of them has its first token until the first of them ends,
 every step decodes all of them and does nothing else, so the time between tokens *is* the step time, and KV is known to the token. That
 stretch is cut into windows, since KV grows along it. A cell whose requests were not all under way together is left out and named.
+
+Lengths are the engine's own tokens: how many bytes of text make one is learned first, since tokenisers differ by a factor of two, and
+a cell that was to hold 1,500 tokens may otherwise hold 2,800, or fail for want of context.
 """
 
 import asyncio
@@ -24,6 +27,12 @@ WINDOW_STEPS = 24
 """Steps of a window at least: single gaps are the network's and the scheduler's as much as the engine's."""
 WINDOWS_MAX = 4
 LONE_TOKENS = 2
+WARM_TOKENS = 8
+CACHED_MOST = 0.1
+"""Of a lone prompt: where more came from the prefix cache, its time says little of prefill."""
+BYTES_PER_TOKEN = 4.0
+"""Before anything is known: English words of three letters and a blank, one token each in the usual vocabularies."""
+BYTES_PER_TOKEN_RANGE = (0.25, 16.0)
 CONTENT_MARKS = (b'"content":', b'"text":', b'"reasoning_content":', b'"token_ids":')
 
 
@@ -45,11 +54,23 @@ class Measured(msgspec.Struct, frozen=True):
     prefill: tuple[PrefillRow, ...]
     left_out: tuple[str, ...]
     """Cells that can't be used, and why."""
+    bytes_per_token: float = BYTES_PER_TOKEN
+    """Of the prompts sent, as the engine counted: what ``forebay replay --bytes-per-token`` takes."""
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the engine says it did not compute; most engines say nothing."""
+        return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
 
 
 class _Event(msgspec.Struct):
@@ -144,20 +165,30 @@ class Sweep:
                 ignore_eos=True,
                 service_tier=False,
             )
-            await self._batch(client, maker, 1, min(plan.prompts), 8)  # what is compiled or cached on a first request is no step
+            # What is compiled or cached on a first request is no step; and a short prompt tells roughly how long a long one may be.
+            for prompt in (min(plan.prompts), max(plan.prompts)):
+                self._learn_length(prompt, (await self._batch(client, maker, 1, prompt, WARM_TOKENS))[0])
             cells = _order([(many, prompt) for many in plan.sequences for prompt in plan.prompts], plan.repeats)
             for place, (many, prompt) in enumerate(cells):
                 progress(place, len(cells))
                 await self._cell(client, maker, many, prompt)
             progress(len(cells), len(cells))
-            return Measured(model, tuple(self._decode), tuple(self._prefill), tuple(dict.fromkeys(self._left_out)))
+            left_out = tuple(dict.fromkeys(self._left_out))
+            return Measured(model, tuple(self._decode), tuple(self._prefill), left_out, self._prompts.bytes_per_token)
         finally:
             await client.close()
 
+    def _learn_length(self, prompt: int, timed: _Timed) -> None:
+        if timed.usage.prompt_tokens:
+            least, most = BYTES_PER_TOKEN_RANGE
+            self._prompts.bytes_per_token = min(most, max(least, self._prompts.bytes_per_token * prompt / timed.usage.prompt_tokens))
+
     async def _cell(self, client: Client, maker: RequestMaker, many: int, prompt: int) -> None:
         lone = (await self._batch(client, maker, 1, prompt, LONE_TOKENS))[0]
-        if lone.stamps:
-            tokens = lone.usage.prompt_tokens or prompt
+        tokens = lone.usage.prompt_tokens or prompt
+        if lone.usage.cached_tokens > CACHED_MOST * tokens:
+            self._left_out.append(f"a lone prompt of {prompt} tokens: the engine had it in its prefix cache (take another --seed)")
+        elif lone.stamps:
             self._prefill.append(PrefillRow(self._plan.prompts.index(prompt), tokens, lone.stamps[0] - lone.sent_s))
         batch = await self._batch(client, maker, many, prompt, self._plan.output_tokens)
         cell = self._plan.sequences.index(many) * len(self._plan.prompts) + self._plan.prompts.index(prompt)

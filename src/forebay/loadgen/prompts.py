@@ -26,11 +26,11 @@ class Prompts:
         words = chance.choices(_WORDS.split(), k=TEXT_BYTES // _WORD_BYTES)
         self._text = memoryview((" ".join(words) + " ").encode())
         self._chance = chance
-        self._bytes_per_token = bytes_per_token
+        self.bytes_per_token = bytes_per_token
 
     def slice(self, tokens: int) -> memoryview:
         """A text of ``tokens`` tokens, ASCII without anything JSON would escape."""
-        size = max(1, round(tokens * self._bytes_per_token))
+        size = max(1, round(tokens * self.bytes_per_token))
         while size > len(self._text) // 2:
             self._text = memoryview(bytes(self._text) * 2)
         start = int(self._chance.random() * ((len(self._text) - size) // _WORD_BYTES)) * _WORD_BYTES

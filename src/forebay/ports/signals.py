@@ -21,6 +21,8 @@ class EngineSignals(msgspec.Struct, frozen=True):
     """KV capacity in tokens, where the engine tells it."""
     sequences_max: Signal = Unknown()
     """Slots, where the engine tells it."""
+    deferred: Signal = Unknown()
+    """Of those waiting, the ones that no place would help (a LoRA adapter's turn, a KV transfer), where the engine tells it."""
 
 
 class SignalSource(Protocol):

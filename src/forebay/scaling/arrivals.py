@@ -9,6 +9,7 @@ soon as shorter windows show less; what holds capacity after a peak is the calm 
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -48,7 +49,7 @@ class Demand(msgspec.Struct, frozen=True):
     """What limits: ``requests``, ``prompt tokens`` or ``output tokens``."""
 
 
-class _Window(msgspec.Struct, frozen=True):
+class _Window(msgspec.Struct, frozen=True, gc=False):
     width_s: float
     seconds: float
     requests: float
@@ -61,6 +62,10 @@ class _Window(msgspec.Struct, frozen=True):
         return self.requests / self.seconds if self.seconds > 0 else 0.0
 
 
+_Point = tuple[float, float, float, float]
+"""A bucket's start, its middle counted from now (exact at any age), its seconds and its requests."""
+
+
 class Sums(msgspec.Struct, frozen=True):
     """Integrals over a window."""
 
@@ -68,6 +73,9 @@ class Sums(msgspec.Struct, frozen=True):
     """In which the arrival rate was known."""
     requests: float
     replica_seconds: float
+
+
+_START_S = attrgetter("start_s")
 
 
 def recorded(
@@ -83,7 +91,7 @@ def recorded(
     ``tokens_per_s``: prompt and output tokens. The sums are integrals over time, so looking more often changes nothing.
     """
     horizon_s = now_s - WINDOWS_S[-1] - BUCKET_S
-    kept = sorted((bucket for bucket in buckets if horizon_s < bucket.start_s <= now_s), key=lambda bucket: bucket.start_s)
+    kept = sorted((bucket for bucket in buckets if horizon_s < bucket.start_s <= now_s), key=_START_S)
     if requests_per_s is not None:
         at_s = now_s - (min(elapsed_s, READING_S) if kept else READING_S)
         for _ in range(math.ceil(READING_S / BUCKET_S) + 1):
@@ -114,18 +122,20 @@ def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigm
     if not usable:
         return None
     best = Demand(0.0, 0.0, usable[-1].rate_per_s, usable[-1].width_s, "requests")
-    shorter_show = math.inf
+    shorter_show, load = math.inf, None
     for window in usable:
-        shown, unit = _shown(window, capacity)
-        proven = _proven(window, capacity, sigmas)
+        tokens = _token_rates(window, capacity)
+        shown, unit = _shown(window, capacity, tokens)
+        proven = _proven(window, capacity, sigmas, tokens)
         if window is usable[-1]:
             proven = max(proven, shown - DOUBT_REPLICAS_MAX if sigmas > 0 else shown)
         proven = min(proven, shorter_show)
         if proven > best.proven and (window.width_s >= claims_from_s or window is usable[-1]):
             best = Demand(proven, 0.0, window.rate_per_s, window.width_s, unit)
         shorter_show = min(shorter_show, shown)
-    loads = [_shown(window, capacity)[0] for window in usable if window.width_s <= LOAD_WINDOW_S] or [shorter_show]
-    return msgspec.structs.replace(best, load=max(best.proven, loads[-1]))
+        if window.width_s <= LOAD_WINDOW_S:
+            load = shown
+    return msgspec.structs.replace(best, load=max(best.proven, load if load is not None else shorter_show))
 
 
 def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) -> float:
@@ -134,7 +144,13 @@ def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) 
     The slope of a least-squares line less ``sigmas`` of its own standard deviation ``√(rate ÷ Σ seconds·(t − mean t)²)``,
     and no steeper than either half of the window alone: a step up is over once it is made, and is no ramp.
     """
-    return max(_proven_ramp(buckets, now_s, width_s, sigmas) for width_s in RAMP_WINDOWS_S)
+    from_s = now_s - max(RAMP_WINDOWS_S) - BUCKET_S / 2
+    points = [
+        (bucket.start_s, bucket.start_s - now_s + bucket.seconds / 2, bucket.seconds, bucket.requests)
+        for bucket in buckets
+        if bucket.start_s >= from_s and bucket.seconds > 0
+    ]
+    return max([_proven_ramp(points, now_s, width_s, sigmas) for width_s in RAMP_WINDOWS_S])
 
 
 def summed(buckets: Sequence[Bucket], now_s: float, width_s: float) -> Sums:
@@ -204,16 +220,14 @@ def _token_rates(window: _Window, capacity: PoolCapacity) -> list[tuple[float, s
     return [(tokens / window.token_seconds / each, unit) for tokens, each, unit in pairs if each]
 
 
-def _shown(window: _Window, capacity: PoolCapacity) -> tuple[float, str]:
-    ratios = _token_rates(window, capacity)
-    if capacity.rate_per_s:
-        ratios.append((window.rate_per_s / capacity.rate_per_s, "requests"))
-    return max(ratios, default=(0.0, "requests"))
+def _shown(window: _Window, capacity: PoolCapacity, tokens: list[tuple[float, str]]) -> tuple[float, str]:
+    requests = [(window.rate_per_s / capacity.rate_per_s, "requests")] if capacity.rate_per_s else []
+    return max([*tokens, *requests], default=(0.0, "requests"))
 
 
-def _proven(window: _Window, capacity: PoolCapacity, sigmas: float) -> float:
-    tokens = max((ratio for ratio, _ in _token_rates(window, capacity)), default=0.0)
-    proven = tokens * _certain(window.requests, sigmas * math.sqrt(1 + SIZE_VARIANCE))
+def _proven(window: _Window, capacity: PoolCapacity, sigmas: float, tokens: list[tuple[float, str]]) -> float:
+    most = max([ratio for ratio, _ in tokens], default=0.0)
+    proven = most * _certain(window.requests, sigmas * math.sqrt(1 + SIZE_VARIANCE))
     if capacity.rate_per_s:
         proven = max(proven, window.rate_per_s / capacity.rate_per_s * _certain(window.requests, sigmas))
     return proven
@@ -226,37 +240,33 @@ def _certain(count: float, sigmas: float) -> float:
     return max(0.0, 1 - sigmas / 2 / math.sqrt(count)) ** 2
 
 
-def _proven_ramp(buckets: Sequence[Bucket], now_s: float, width_s: float, sigmas: float) -> float:
+def _proven_ramp(points: Sequence[_Point], now_s: float, width_s: float, sigmas: float) -> float:
     from_s = now_s - width_s - BUCKET_S / 2
-    inside = [bucket for bucket in buckets if bucket.start_s >= from_s and bucket.seconds > 0]
-    seconds = math.fsum([bucket.seconds for bucket in inside])
-    requests = math.fsum([bucket.requests for bucket in inside])
+    inside = [point for point in points if point[0] >= from_s]
+    seconds = math.fsum([weight for _, _, weight, _ in inside])
+    requests = math.fsum([requests for _, _, _, requests in inside])
     if seconds < RAMP_COVERED_MIN * width_s or requests < RAMP_REQUESTS_MIN:
         return 0.0
-    slope, spread = _slope(inside, now_s)
+    slope, spread = _slope(inside)
     proven = slope - sigmas * math.sqrt(requests / seconds / spread) if spread > 0 else 0.0
     if proven <= 0:
         return 0.0
     half_s = now_s - width_s / 2
-    halves = ([b for b in inside if b.start_s < half_s], [b for b in inside if b.start_s >= half_s])
-    return max(0.0, min(proven, *(_slope(half, now_s)[0] for half in halves)))
+    halves = ([point for point in inside if point[0] < half_s], [point for point in inside if point[0] >= half_s])
+    return max(0.0, min(proven, *(_slope(half)[0] for half in halves)))
 
 
-def _slope(buckets: Sequence[Bucket], now_s: float) -> tuple[float, float]:
-    """Least-squares slope of the rate, and Σ seconds·(t − mean t)²; times count from ``now_s`` to stay exact at any age."""
+def _slope(points: Sequence[_Point]) -> tuple[float, float]:
+    """Least-squares slope of the rate, and Σ seconds·(t − mean t)²."""
     seconds = moment = 0.0
-    points: list[tuple[float, float, float]] = []
-    for bucket in buckets:
-        weight = bucket.seconds
-        at_s = bucket.start_s - now_s + weight / 2
+    for _, at_s, weight, _ in points:
         seconds += weight
         moment += at_s * weight
-        points.append((at_s, weight, bucket.requests))
     if seconds <= 0:
         return 0.0, 0.0
     mean_s = moment / seconds
     spread = rise = 0.0
-    for at_s, weight, requests in points:
+    for _, at_s, weight, requests in points:
         off_s = at_s - mean_s
         spread += weight * off_s**2
         rise += off_s * requests

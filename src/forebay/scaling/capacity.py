@@ -32,6 +32,8 @@ class PoolCapacity(msgspec.Struct, frozen=True):
     """Gives the capacity at the lengths that really come; None: the declared shape's is all that is known."""
     replica_hour_usd: float = 0.0
     """0: not known."""
+    tokens_in_flight: float | None = None
+    """Mean KV tokens of the requests in flight at that rate; None: not known."""
 
 
 def pool_capacity(pool: Pool) -> PoolCapacity:
@@ -55,6 +57,7 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
         origin=f"profile {pool.profile.name} at its SLO, {scaling.prompt_tokens} prompt and {scaling.output_tokens} output tokens",
         profile=pool.profile,
         replica_hour_usd=usd,
+        tokens_in_flight=found.kv_usage * pool.profile.kv_tokens if found.requests_per_s else None,
     )
 
 

@@ -35,13 +35,14 @@ LENGTHS_BAND = 0.15
 _SIGMA = math.sqrt(math.log1p(LENGTH_CV * LENGTH_CV))
 _USES: Values = np.asarray([ALONE_USE, *(LEAST_USE + (np.arange(BINS) + 0.5) * WIDTH)], np.float64)
 """The idle replica's, then each bin's."""
-_FLOORS: Values = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0])
+_FLOORS: Values = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 5.0, 10.0])
 _FACTORS: Values = np.exp(np.linspace(math.log(0.6), math.log(4.0), 40))
 SHYNESS = 0.02
 """Of two floors that fit alike the lower is taken."""
-LEFT_MIN = 0.25
+LEFT_MIN, LEFT_MORE = 0.25, 1.5
 """Of the allowed share: so much may be missed for load where the floor takes nearly all of it. Beyond, the promise is out of reach
-whatever is held, and a miss is again worth what a miss is worth: what the floor exceeds it by is left besides, up to all of it."""
+whatever is held, and a miss is again worth what a miss is worth: LEFT_MORE of what the floor exceeds it by is left besides, up to all
+of it."""
 
 
 def noted(bins: tuple[float, ...], use: float, weight: float, missed: float, prompt_tokens: float, band: float = 0.0) -> tuple[float, ...]:
@@ -109,5 +110,5 @@ def _alike(one: float, other: float, band: float) -> bool:
 
 def of_load(missed: float, allowed: float, floor_share: float) -> tuple[float, float]:
     """The part of ``missed`` that load causes, and the part of ``allowed`` that is left for it."""
-    beyond = LEFT_MIN * allowed + max(0.0, floor_share - allowed)
+    beyond = LEFT_MIN * allowed + LEFT_MORE * max(0.0, floor_share - allowed)
     return max(0.0, missed - floor_share), max(allowed - floor_share, min(allowed, beyond))

@@ -36,7 +36,7 @@ ReplicaId = Annotated[str, msgspec.Meta(max_length=ID_CHARACTERS_MAX)]
 InBucket = Annotated[float, msgspec.Meta(ge=0, le=BUCKET_S * 1.001)]
 
 
-class Bucket(msgspec.Struct, frozen=True, array_like=True):
+class Bucket(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Arrivals of up to BUCKET_S seconds from ``start_s``, as integrals of the readings over the time they were known."""
 
     start_s: Finite
@@ -50,7 +50,7 @@ class Bucket(msgspec.Struct, frozen=True, array_like=True):
     """Seconds of ready replicas."""
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A condition and the world time since which it has held; ``blind``: at the last look it could not be told."""
 
     since_s: Finite | None = None
@@ -61,7 +61,7 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
         return 0.0 if self.since_s is None else now_s - self.since_s
 
 
-class Expected(msgspec.Struct, frozen=True, array_like=True):
+class Expected(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Requests per second that were expected of the minute that ends at ``due_s``."""
 
     due_s: Finite
@@ -88,6 +88,8 @@ class Learnt(msgspec.Struct, frozen=True, array_like=True):
     """Histogram of what came beside what was expected (`scaling.spread`)."""
     drift: bytes = b""
     """Regressions of drift and swing (`scaling.drift`)."""
+    swing: Above0 = 0.12
+    """The spread of the logarithm of came ÷ expected now."""
     fair: bytes = b""
     """What would miss at which price (`scaling.fair`)."""
     fair_price: Above0 = 1.0
@@ -99,7 +101,7 @@ class Learnt(msgspec.Struct, frozen=True, array_like=True):
     forecast: ForecastMemory | None = None
 
 
-class Peak(msgspec.Struct, frozen=True, array_like=True):
+class Peak(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The largest (or smallest) of a number of replicas over the time from ``start_s`` on."""
 
     start_s: Finite

@@ -98,6 +98,7 @@ def learned(
         method=at_horizon.method[:32],
         spread=spread.packed(counts),
         drift=regressions.packed(),
+        swing=swing,
         fair=fair_share,
         fair_price=fair.price(fair_share, prices.allowed),
         headroom_start=start,

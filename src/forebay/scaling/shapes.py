@@ -61,6 +61,7 @@ class ShapedCapacity:
             rate_per_s=found.rate_per_s * sustained,
             prompt_tokens_per_s=prompt * sustained if prompt is not None else None,
             output_tokens_per_s=output * sustained if output is not None else None,
+            tokens_in_flight=found.tokens_in_flight * sustained if found.tokens_in_flight is not None else None,
         )
 
     def _found(self, shape: Shape) -> PoolCapacity:
@@ -75,24 +76,31 @@ class ShapedCapacity:
         declared, profile = self._declared, self._declared.profile
         assert isinstance(profile, Profile)
         assert declared.rate_per_s is not None
-        each = self._within_itl(profile, self._prompt_tokens, self._output_tokens)
-        rate_per_s = declared.rate_per_s * self._within_itl(profile, prompt_tokens, output_tokens) / each
+        each, _ = self._within_itl(profile, self._prompt_tokens, self._output_tokens)
+        per_s, tokens = self._within_itl(profile, prompt_tokens, output_tokens)
+        rate_per_s = declared.rate_per_s * per_s / each
         origin = f"profile {profile.name} at its SLO, {prompt_tokens} prompt and {output_tokens} output tokens as observed"
-        return msgspec.structs.replace(declared, rate_per_s=rate_per_s, prompt_tokens_per_s=None, output_tokens_per_s=None, origin=origin)
+        return msgspec.structs.replace(
+            declared, rate_per_s=rate_per_s, prompt_tokens_per_s=None, output_tokens_per_s=None, origin=origin, tokens_in_flight=tokens
+        )
 
-    def _within_itl(self, profile: Profile, prompt_tokens: int, output_tokens: int) -> float:
-        """Requests per second within ITL. Never 0: where no rate keeps it, the work of a request alone tells."""
+    def _within_itl(self, profile: Profile, prompt_tokens: int, output_tokens: int) -> tuple[float, float | None]:
+        """Requests per second within ITL, and tokens in flight then. Never 0: where no rate keeps it, the work of a request alone tells."""
         try:
-            found = engine_capacity.at_slo(profile, prompt_tokens, output_tokens, math.inf, self._slo.itl_s).requests_per_s
+            found = engine_capacity.at_slo(profile, prompt_tokens, output_tokens, math.inf, self._slo.itl_s)
         except BadInput:
-            found = 0.0
-        return found or 1 / Load(profile, prompt_tokens, output_tokens).work_s
+            found = None
+        if found is None or not found.requests_per_s:
+            return 1 / Load(profile, prompt_tokens, output_tokens).work_s, None
+        return found.requests_per_s, found.kv_usage * profile.kv_tokens
 
 
 def observed(buckets: Sequence[Bucket], settings: Scaling) -> Shape:
     """The mean shape over ``buckets``, drawn towards the declared one while few requests are known."""
     told = [bucket for bucket in buckets if bucket.token_seconds > 0 and bucket.seconds > 0]
-    requests = math.fsum([bucket.requests * min(1.0, bucket.token_seconds / bucket.seconds) for bucket in told])
+    requests = math.fsum(
+        [each.requests * (each.token_seconds / each.seconds if each.token_seconds < each.seconds else 1.0) for each in told]
+    )
     prompt = math.fsum([bucket.prompt_tokens for bucket in told])
     output = math.fsum([bucket.output_tokens for bucket in told])
     if not requests > 0 or not prompt + output > 0:

@@ -46,6 +46,10 @@ class Sight(msgspec.Struct, frozen=True):
     oldest_overdue_s: float | None
     """World time at which the oldest overdue start was asked for."""
     itl_attainment: float | None = None
+    kv_middle: float = 0.0
+    """KV usage of the replica in the middle (the lower of two), silent ones counted as empty: a few long contexts don't move it."""
+    arriving_s: tuple[float, ...] = ()
+    """Seconds until each start in time is expected to serve, soonest first; one that is late already, or that nobody dates, is left out."""
 
     @property
     def known(self) -> bool:
@@ -69,14 +73,18 @@ def look(observation: Observation, settings: Scaling) -> Sight:
             return None
         return signal.value
 
-    replicas = tuple({replica.id: replica for replica in reversed(observation.replicas)}.values())
+    replicas = {replica.id: replica for replica in reversed(observation.replicas)}.values()
     ready = [replica for replica in replicas if replica.state is ReplicaState.READY]
-    pending = [replica for replica in replicas if replica.state in PENDING_STATES]
+    others = [replica for replica in replicas if replica.state is not ReplicaState.READY]
+    pending = [replica for replica in others if replica.state in PENDING_STATES]
     overdue = [replica for replica in pending if replica.overdue]
-    told = {replica.id: (value(replica.waiting), value(replica.kv_usage)) for replica in ready}
-    silent = tuple(sorted(key for key, (waiting, kv) in told.items() if waiting is None or kv is None))
-    kv_sum = math.fsum(min(1.0, kv) for _, kv in told.values() if kv is not None)
-    kv_silent = sum(kv is None for _, kv in told.values())
+    waits, usages = [value(replica.waiting) for replica in ready], [value(replica.kv_usage) for replica in ready]
+    told_waits, told_usages = [each for each in waits if each is not None], [each for each in usages if each is not None]
+    silent: tuple[str, ...] = ()
+    if min(len(told_waits), len(told_usages)) < len(ready):
+        each = zip(ready, waits, usages, strict=True)
+        silent = tuple(sorted(replica.id for replica, waiting, kv in each if waiting is None or kv is None))
+    kv_sum, kv_silent = math.fsum([kv if kv < 1 else 1.0 for kv in told_usages]), len(ready) - len(told_usages)
     lanes = value(observation.lanes_waiting)
     arrival = value(observation.arrival_per_s)
     prompt, output = value(observation.arrival_prompt_tokens_per_s), value(observation.arrival_output_tokens_per_s)
@@ -88,8 +96,8 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         ready=len(ready),
         pending=len(pending) - len(overdue),
         overdue=len(overdue),
-        draining=sum(replica.state is ReplicaState.DRAINING for replica in replicas),
-        waiting=min(1e12, (lanes or 0.0) + sum(waiting for waiting, _ in told.values() if waiting is not None)),
+        draining=sum(replica.state is ReplicaState.DRAINING for replica in others),
+        waiting=min(1e12, (lanes or 0.0) + sum(told_waits)),
         kv_least=kv_sum / len(ready) if ready else 0.0,
         kv_most=(kv_sum + kv_silent) / len(ready) if ready else 0.0,
         silent=silent,
@@ -100,6 +108,8 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         cold_start_s=measured_s,
         oldest_overdue_s=_oldest(overdue),
         itl_attainment=value(observation.itl_attainment),
+        kv_middle=_middle(told_usages, kv_silent),
+        arriving_s=_arriving_s(pending, now_s),
     )
 
 
@@ -112,6 +122,16 @@ def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int
     if ready and (ready - silent) / ready < fraction:
         reasons.append(f"the load of {silent} of {ready} ready replicas")
     return " and ".join(reasons)
+
+
+def _middle(usages: list[float], silent: int) -> float:
+    place = (len(usages) + silent - 1) // 2 - silent
+    return min(1.0, sorted(usages)[place]) if place >= 0 else 0.0
+
+
+def _arriving_s(pending: list[ReplicaObservation], now_s: float) -> tuple[float, ...]:
+    dated = [each.expected_ready_s - now_s for each in pending if each.expected_ready_s is not None and not each.overdue]
+    return tuple(sorted(in_s for in_s in dated if 0 < in_s < math.inf))
 
 
 def _oldest(overdue: list[ReplicaObservation]) -> float | None:

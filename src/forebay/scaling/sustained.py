@@ -35,6 +35,8 @@ OVERLOADED = 1.25
 """From this use on, demand outran what was held: what waits or was late then says nothing about what a replica sustains."""
 AFTERMATH_S, BEHIND_S = 600.0, 60.0
 """For so long after a minute of such use, what waited then is still worked off, and the attainments are still of it."""
+DOUBT = 2.0
+"""Standard deviations: a minute of few requests overruns by chance."""
 PER_MINUTE = 0.05
 """Part of the way that one minute's evidence goes, up or down: evenly, for chance must not move it."""
 FAR_PER_MINUTE = 0.2
@@ -48,6 +50,8 @@ LEFT_TELLS = 2.0
 """Where a floor leaves less than half of the allowed share, what is left is as small as the error of the floor: that none of it misses
 teaches the less for it."""
 MISSES_MOST = 0.3
+STEADY_MAX = 4.0
+"""Times the allowed share: where more miss, and physics does not say so, something waits. One such minute hides a floor for an hour."""
 STAKE = 0.5
 """Of the allowed share: while fewer miss, replicas are not said to sustain less. At a low use a few miss for other reasons."""
 AIM = 0.95
@@ -135,14 +139,15 @@ def unpreventable(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo
     if requests.sum() <= 0:
         return memory.uses, memory.irreducible
     prompt_tokens, band = _mean_prompt(memory, sight.now_s)
-    bins = memory.uses
-    if not _overrun(memory, sight.now_s, capacity.rate_per_s):
+    bins, allowed, missed = memory.uses, max(ALLOWED_MIN, 1 - slo.attainment), min(1.0, _missed(sight))
+    idle = irreducible.alone(capacity.profile, prompt_tokens, slo.ttft_s) if capacity.profile is not None and prompt_tokens > 0 else None
+    steady = missed <= max(STEADY_MAX * allowed, 2 * (idle or 0.0)) and not _overrun(memory, sight.now_s, capacity.rate_per_s)
+    if steady:
         use = float(requests @ uses / requests.sum()) * memory.sustained
         per_s = requests.sum() / WINDOW_S
         weight = min(WEIGHT_MAX, per_s / memory.usual_per_s) if memory.usual_per_s > 0 else 1.0
-        bins = irreducible.noted(bins, use, weight, min(1.0, _missed(sight)), prompt_tokens, band)
-    idle = irreducible.alone(capacity.profile, prompt_tokens, slo.ttft_s) if capacity.profile is not None and prompt_tokens > 0 else None
-    return bins, irreducible.floor(memory.irreducible, bins, max(ALLOWED_MIN, 1 - slo.attainment), idle)
+        bins = irreducible.noted(bins, use, weight, missed, prompt_tokens, band)
+    return bins, irreducible.floor(memory.irreducible, bins, allowed, idle)
 
 
 def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
@@ -159,7 +164,7 @@ def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
     for minute in range(round(AFTERMATH_S / BEHIND_S)):
         sums = summed(memory.buckets, now_s, (minute + 1) * BEHIND_S), summed(memory.buckets, now_s, minute * BEHIND_S)
         requests, replica_seconds = (sums[0].requests - sums[1].requests, sums[0].replica_seconds - sums[1].replica_seconds)
-        if requests > OVERLOADED * rate_per_s * replica_seconds:
+        if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * rate_per_s * replica_seconds:
             return True
     return False
 

@@ -19,7 +19,7 @@ from forebay.spec.types import Scaling
 
 CLAIMS_FROM_S = 300.0
 """With an outlook, demand claims nothing of its own by shorter windows than this: the forecast's level is of three minutes."""
-GATHERED_MAX = 0.15
+GATHERED_MAX = 0.10
 """Of what is wanted: more than this is never put off."""
 
 
@@ -82,13 +82,16 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         forecast = _gathered(floors.forecasted(outlook, capacity, facts.prices), facts)
         terms.append(forecast)
         base = forecast if base is None or forecast.replicas > base.replicas else base
-        surging = surge.seen(facts.memory.buckets, sight.now_s, sight.arrival_per_s, capacity.rate_per_s or math.inf, settings.noise_sigmas)
+        each_per_s, learnt = capacity.rate_per_s or math.inf, facts.memory.learnt
+        reading_per_s, sigmas = sight.arrival_per_s, settings.noise_sigmas
+        surging = surge.seen(facts.memory.buckets, sight.now_s, reading_per_s, each_per_s, sigmas, learnt.spread, learnt.swing)
         if surging is not None:
             terms.append(surge.surged(surging, capacity))
             base = max(base, terms[-1], key=lambda term: term.replicas)
     if base is not None:
         terms.append(floors.spared(base.replicas, settings) or terms[-1])
     terms.append(triggers.kv(sight, facts.memory, settings))
+    terms.append(triggers.tokens(sight, facts.memory, settings, capacity) or terms[-1])
     terms.append(triggers.queue(sight, facts.memory, settings, capacity, demand, facts.cold_start_s))
     return Reasons(
         terms=_distinct(terms),

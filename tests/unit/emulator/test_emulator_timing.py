@@ -5,7 +5,11 @@ import asyncio
 import msgspec
 import pytest
 
+from forebay.emulator.core import Core, Sequence
+from forebay.emulator.stats import RequestTimes, Stats
 from forebay.engine.steptime import step_s
+from forebay.testing.clock import LoopClock
+from forebay.testing.loop import run
 
 
 def test_a_stream_comes_at_the_times_of_the_profile(serve, profile):
@@ -238,3 +242,28 @@ def test_a_slow_reader_gets_what_it_missed_in_one_chunk(serve, profile):
     assert max(map(len, words)) > 1_000
     assert answer.complete
     assert page["vllm:generation_tokens_total"] == 5_000
+
+
+def test_a_first_token_leaves_before_the_others_of_its_step(profile):
+    left = []
+
+    class Client:
+        def __init__(self, name):
+            self.name = name
+
+        def flush(self):
+            left.append(self.name)
+
+    async def main():
+        clock = LoopClock(1.0)
+        core = Core(profile, clock, Stats(profile.context_tokens))
+        for name in ("running", "new"):
+            core.submit([Sequence(Client(name), RequestTimes(clock.now_s(), 100, 5), 5, "length")])
+            await asyncio.sleep(0.03)
+        await asyncio.sleep(1)
+        core.close()
+
+    run(main)
+    assert left.index("new") > 0
+    assert left[left.index("new") + 1] == "running"
+    assert left.count("new") == left.count("running") == 5

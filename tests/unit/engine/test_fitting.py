@@ -67,3 +67,13 @@ def test_too_little_is_refused_with_what_it_takes():
     decode, prefill = measured()
     with pytest.raises(BadInput, match="three decode cells"):
         fit([row for row in decode if row.cell < 2], prefill, 2048, np.random.default_rng(0))
+
+
+def test_a_first_token_that_shows_a_step_late_does_not_bend_the_law():
+    decode, prefill = measured()
+    late = prefill[3]
+    prefill[3] = PrefillRow(late.cell, late.prompt_tokens, late.ttft_s + 3 * LAW.base_s)
+    prefill = [PrefillRow(place % 3, row.prompt_tokens, row.ttft_s) for place, row in enumerate(prefill)]
+    found = fit(decode, prefill, 2048, np.random.default_rng(0))
+    assert found.law.per_prefill_token_s == pytest.approx(LAW.per_prefill_token_s, rel=1e-6)
+    assert found.front_end_s == pytest.approx(0.015, rel=1e-6)

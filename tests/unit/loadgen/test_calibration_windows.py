@@ -1,10 +1,13 @@
 """Only stretches in which the whole batch decodes count, and their KV is known to the token."""
 
 import asyncio
+import random
 
 import pytest
 
-from forebay.loadgen.calibration import _order, _Timed, _Usage, windows
+from forebay.loadgen.calibration import Plan, Sweep, _order, _Timed, _Usage, windows
+from forebay.loadgen.http import Client, Outcome, parse_target
+from forebay.loadgen.prompts import RequestMaker
 
 STEP_S = 0.01
 
@@ -57,3 +60,44 @@ def test_content_is_told_from_what_opens_and_closes_a_stream():
     request = asyncio.run(main())
     assert request.stamps == [0, 1]
     assert request.usage == _Usage(9, 2)
+
+
+@pytest.mark.parametrize(("counted", "bytes_per_token"), [(128, 2.0), (64, 4.0), (0, 4.0), (10_000, 0.25)])
+def test_how_long_a_token_is_is_learned_from_what_the_engine_counts(counted, bytes_per_token):
+    sweep = Sweep(parse_target("http://127.0.0.1:9"), Plan(), random.Random(0), lambda: 0.0)
+    request = timed(0.0, 8)
+    request.usage = _Usage(counted, 8)
+    sweep._learn_length(64, request)
+    assert sweep._prompts.bytes_per_token == bytes_per_token
+    assert len(sweep._prompts.slice(100)) == 100 * bytes_per_token
+
+
+@pytest.mark.parametrize(
+    ("details", "kept"),
+    [
+        ("", 1),
+        (',"prompt_tokens_details":null', 1),
+        (',"prompt_tokens_details":{"cached_tokens":4}', 1),
+        (',"prompt_tokens_details":{"cached_tokens":60}', 0),
+    ],
+)
+def test_a_lone_prompt_from_the_prefix_cache_tells_nothing_of_prefill(details, kept):
+    class Answering(Client):
+        def send(self, exchange):
+            exchange.sent()
+            exchange.head(200, [])
+            for _ in range(2):
+                exchange.body(b'data: {"choices":[{"text":"a"}]}\n\n')
+            exchange.body(b'data: {"choices":[],"usage":{"prompt_tokens":64,"completion_tokens":2%b}}\n\n' % details.encode())
+            exchange.end(Outcome.COMPLETE, "")
+
+    async def main():
+        target = parse_target("http://127.0.0.1:9")
+        sweep = Sweep(target, Plan(sequences=(1,), prompts=(64,), output_tokens=2), random.Random(0), iter(range(1000)).__next__)
+        maker = RequestMaker(sweep._prompts, host="h", prefix="/v1", model="m", chat=False, ignore_eos=True, service_tier=False)
+        await sweep._cell(Answering(target, 2), maker, 1, 64)
+        return sweep
+
+    sweep = asyncio.run(main())
+    assert len(sweep._prefill) == kept
+    assert any("prefix cache" in words for words in sweep._left_out) == (not kept)

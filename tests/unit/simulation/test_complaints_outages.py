@@ -37,7 +37,7 @@ def assert_held(ill, sound):
     held = [row.desired for row in between(ill, FROM_S + 60.0, UNTIL_S)]
     assert held == sorted(held)
     assert held[0] >= REPLICAS
-    assert ill.first_alert_s["signals_unknown"] <= FROM_S + 120.0 + 15.0
+    assert ill.first_alert_s["signals_unknown"] <= FROM_S + 120.0
     assert top(ill).both_attainment >= top(sound).both_attainment - 0.002
 
 

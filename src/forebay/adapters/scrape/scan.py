@@ -24,6 +24,7 @@ _SAMPLE = re.compile(
 """What follows a name: labels (quoted values may hold anything, escapes included), value, an optional timestamp and exemplar."""
 _LABEL = re.compile(rb'(\w+)="((?:[^"\\]++|\\.)*+)"')
 _CONFIG = b"vllm:cache_config_info"
+_BY_REASON = b"vllm:num_requests_waiting_by_reason"
 _LLAMACPP = b"llamacpp:"
 
 Join = Callable[[Sequence[float]], float]
@@ -69,6 +70,7 @@ def scan(page: bytes, at_s: float) -> Page:
     found.update((names.signal, _signal(page, names, at_s)) for names in (LLAMACPP if llamacpp else VLLM))
     if not llamacpp:
         found["kv_tokens"] = _kv_tokens(page, at_s)
+        found["deferred"] = _deferred(page, at_s)
     return Page(EngineSignals(**found), live_counters=not llamacpp)
 
 
@@ -124,6 +126,12 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
             break
         start = _find(page, name, end + 1)
     return found
+
+
+def _deferred(page: bytes, at_s: float) -> Signal:
+    """Requests that wait for something other than a place; missing in vLLM's versions that don't tell the two apart."""
+    series = [value for labels, value in _samples(page, _BY_REASON) if (b"reason", b"deferred") in _LABEL.findall(labels)]
+    return _joined(series, sum, at_s) if series else Unknown("missing")
 
 
 def _kv_tokens(page: bytes, at_s: float) -> Signal:

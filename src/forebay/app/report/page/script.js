@@ -77,7 +77,7 @@
   const termColour = (name) => {
     if (termColours[name]) return termColours[name];
     if (/^hold|^keep|stabil|^between/.test(name)) termColours[name] = name === "hold_unknown" ? "#343a40" : HOLDS[held++ % HOLDS.length];
-    else if (/^(queue|kv|ttft|itl|breach)/.test(name)) termColours[name] = name.startsWith("queue") ? "#f76707" : "#ffa94d";
+    else if (/^(queue|kv|tokens|ttft|itl|breach)/.test(name)) termColours[name] = name.startsWith("queue") ? "#f76707" : "#ffa94d";
     else if (/^(max|cap|budget)/.test(name)) termColours[name] = "#c92a2a";
     else termColours[name] = TERMS[taken++ % TERMS.length];
     return termColours[name];
