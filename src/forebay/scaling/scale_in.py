@@ -23,9 +23,11 @@ QUIET_WAITING_PER_REPLICA = 0.5
 """With an outlook, a queue up to this is the coming and going of a busy fleet."""
 
 
-GATHER_S = 240.0
-"""With an outlook, few more or fewer replicas wait for this long after the last change of that kind, and are then one change: as many
-steps as would have been made meanwhile. Over the recorded weeks that saves a quarter of the changes, and costs nothing."""
+GATHER_S_MIN, GATHER_S_MAX = 60.0, 300.0
+REACH_S = 420.0
+"""With an outlook, few more or fewer replicas wait after the last change of that kind, and are then one change: as many steps as would
+have been made meanwhile. They wait for as long as a start still serves within REACH_S: the sooner it does, the more of the
+changes come to nothing, and the less it costs to wait."""
 
 
 class Foreseen(msgspec.Struct, frozen=True):
@@ -34,6 +36,12 @@ class Foreseen(msgspec.Struct, frozen=True):
     keep: int
     """The most that were worth keeping at any time of the calm."""
     calm_s: float
+    gather_s: float
+
+
+def gather_s(cold_start_s: float) -> float:
+    """For how long few more or fewer replicas wait, where a start takes ``cold_start_s``."""
+    return min(GATHER_S_MAX, max(GATHER_S_MIN, REACH_S - cold_start_s))
 
 
 def quiet(sight: Sight, settings: Scaling, blind_s: float) -> bool | None:
@@ -62,7 +70,7 @@ def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None,
     if memory.calm.since_s is None or held_s < calm_s:
         state = f"calm for {format_duration(held_s)} of {format_duration(calm_s)}"
         return _hold("hold_calm", desired, f"{state} ({sight.waiting:.0f} waiting, KV {sight.kv_most:.0%} used)", numbers)
-    every_s = settings.in_step_every_s if foreseen is None else max(GATHER_S, settings.in_step_every_s)
+    every_s = settings.in_step_every_s if foreseen is None else max(foreseen.gather_s, settings.in_step_every_s)
     fraction = settings.in_step_fraction * (every_s / settings.in_step_every_s if settings.in_step_every_s > 0 else 1.0)
     size = max(1, math.floor(round(desired * min(1.0, fraction), 9)))
     if sight.pending > 0:

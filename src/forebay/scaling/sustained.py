@@ -57,7 +57,7 @@ STAKE = 0.5
 AIM = 0.95
 """Of the allowed share, that misses are steered to."""
 PRICE_PER_MINUTE = 0.0005
-PRICE_MIN, PRICE_MAX = 0.9, 30.0
+PRICE_MIN, PRICE_MAX = 0.95, 30.0
 """Of the fair price (`scaling.fair`). Calm days must not make the misses of the next burst cheap, so it is lowered by little."""
 OVER_MAX = 20.0
 WEIGHT_MAX = 5.0

@@ -12,14 +12,14 @@ from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import Prices
 from forebay.scaling.memory import Memory
 from forebay.scaling.outlook import Outlook
-from forebay.scaling.scale_in import GATHER_S
+from forebay.scaling.scale_in import gather_s
 from forebay.scaling.schedule import Active
 from forebay.scaling.sight import Sight
 from forebay.spec.types import Scaling
 
 CLAIMS_FROM_S = 300.0
 """With an outlook, demand claims nothing of its own by shorter windows than this: the forecast's level is of three minutes."""
-GATHERED_MAX = 0.10
+GATHERED_MAX = 0.15
 """Of what is wanted: more than this is never put off."""
 
 
@@ -115,10 +115,11 @@ def _gathered(forecast: Term, facts: Facts) -> Term:
     """``forecast``, put off where it asks for few more soon after the last time: they come with the next ones, in one change."""
     sight, rose_s = facts.sight, facts.memory.rose_s
     spare = floors.spared(forecast.replicas, facts.settings)
+    until_s = gather_s(facts.cold_start_s)
     more = (spare or forecast).replicas - sight.desired
-    if rose_s is None or sight.now_s - rose_s >= GATHER_S or not 0 < more <= GATHERED_MAX * sight.desired:
+    if rose_s is None or sight.now_s - rose_s >= until_s or not 0 < more <= GATHERED_MAX * sight.desired:
         return forecast
-    because = f"{forecast.because}; {more} more are put off until {format_duration(GATHER_S)} after the last"
+    because = f"{forecast.because}; {more} more are put off until {format_duration(until_s)} after the last"
     return msgspec.structs.replace(forecast, replicas=max(0, forecast.replicas - more), because=because)
 
 
