@@ -7,7 +7,8 @@ which ``idle`` × what is held + ``miss`` × what misses, averaged over what dem
 
 Where misses set in at once at a limit this is the newsvendor's rule: hold the quantile ``1 - idle ÷ miss`` of demand. And at
 the price of ``1 ÷ (STEEPNESS·allowed)`` idle replica-hours for a missed one, a demand without surprises is held at a use of
-1: that is where the default price begins, and from there it is moved until the promise is just kept (`scaling.sustained`).
+1. From there the default price is multiplied with what errors of the forecast make it worth (`scaling.fair`), and corrected by what
+really misses (`scaling.sustained`).
 
 A start costs too: its node is paid while it loads. Spread over the time a replica is kept, that makes starting one a
 little dearer than holding one, and letting one go a little less thrifty: a band in which nothing happens.
@@ -29,8 +30,9 @@ STEEPNESS = 7.0
 KEPT_S = 900.0
 """A start is paid off over this long. Shorter is a wider band in which nothing happens: over the recorded weeks a quarter of an hour costs
 no more GPU-hours than an hour, and halves the changes."""
-START_SHARE_MAX = 0.6
-"""Of the price, that the start's cost moves at most: with cold starts of a quarter of an hour the band would swallow all."""
+START_SHARE_MIN, START_SHARE_MAX = 0.4, 0.6
+"""Of the price, that the start's cost moves: with cold starts of a quarter of an hour the band would swallow all, and even the
+shortest start is a change, which is worth avoiding where that costs nothing."""
 ALLOWED_MIN = 1e-4
 """Share of misses: a promise of 100 % is taken for 99.99 %."""
 
@@ -62,27 +64,31 @@ def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: f
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     idle = settings.idle_usd if settings.idle_usd is not None else replica_hour_usd or 1.0
     miss = settings.miss_usd if settings.miss_usd is not None else moved * idle / (STEEPNESS * allowed)
-    band = min(START_SHARE_MAX, max(0.0, cold_start_s) / KEPT_S)
+    band = min(START_SHARE_MAX, max(START_SHARE_MIN, cold_start_s / KEPT_S))
     return Prices(miss / idle / (1 + band), miss / idle / (1 - band), allowed, idle, miss)
 
 
 def headrooms(counts: Values, found: Prices) -> tuple[float, float]:
     """Multiples of the expected demand to start up to and to keep, where it comes as the ratios that ``counts`` weigh."""
-    weights = counts / counts.sum() * RATIOS
-    late = weights @ _misses_held(found.allowed)
+    late = late_by_headroom(counts, found.allowed)
     start, keep = (int(np.argmin(late * price + HEADROOMS)) for price in (found.start, found.keep))
     return float(HEADROOMS[start]), float(HEADROOMS[max(start, keep)])
 
 
-def misses(use: Values, allowed: float) -> Values:
-    """Share of requests that miss their promise at a use of the capacity at the SLO: ``allowed`` at 1, all of them far beyond."""
-    return np.asarray(-np.expm1(-allowed * np.exp(STEEPNESS * (np.minimum(use, 3.0) - 1))))
+def late_by_headroom(counts: Values, allowed: float) -> Values:
+    """What misses, as a share of the expected demand, with each of HEADROOMS held."""
+    return np.asarray(counts / counts.sum() * RATIOS @ _misses_held(allowed))
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)
 def _misses_held(allowed: float) -> Values:
     """Shape (ratios, headrooms): the share that misses where demand came as the one and what is held is the other."""
     return misses(_USES, allowed)
+
+
+def misses(use: Values, allowed: float) -> Values:
+    """Share of requests that miss their promise at a use of the capacity at the SLO: ``allowed`` at 1, all of them far beyond."""
+    return np.asarray(-np.expm1(-allowed * np.exp(STEEPNESS * (np.minimum(use, 3.0) - 1))))
 
 
 def whole(replicas: float) -> int:

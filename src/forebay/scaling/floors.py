@@ -85,8 +85,8 @@ def forecasted(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> Term
 
 
 def kept(outlook: Outlook, capacity: PoolCapacity) -> int:
-    """As many as are worth keeping: a little more than are worth starting, judged by the highest demand up to the horizon."""
-    return whole(outlook.peak_per_s / (capacity.rate_per_s or math.inf) * outlook.headroom_keep)
+    """As many as are worth keeping: a little more than are worth starting, and what the highest demand up to the horizon takes."""
+    return whole(max(outlook.expected_per_s * outlook.headroom_keep, outlook.peak_per_s) / (capacity.rate_per_s or math.inf))
 
 
 def awake(wake_s: float, cold_start_s: float) -> Term | None:

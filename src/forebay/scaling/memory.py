@@ -13,7 +13,7 @@ import msgspec
 from forebay.demand.forecast import ForecastMemory
 from forebay.domain.scaling import MEMORY_BYTES_MAX
 
-VERSION = 1
+VERSION = 2
 BUCKET_S = 10.0
 BUCKETS_MAX = 96
 """16 minutes of arrivals."""
@@ -66,6 +66,8 @@ class Expected(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     due_s: Finite
     per_s: Finite
+    noted: bytes = b""
+    """What the drift's regressions learn from, once it has come (`scaling.drift`)."""
 
 
 class Learnt(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +85,15 @@ class Learnt(msgspec.Struct, frozen=True, array_like=True):
     """The forecast without the present level; None: it can't say."""
     method: str = ""
     spread: bytes = b""
-    """Histogram of came ÷ expected (`scaling.spread`)."""
+    """Histogram of what came beside what was expected (`scaling.spread`)."""
+    drift: bytes = b""
+    """Regressions of drift and swing (`scaling.drift`)."""
+    swing: Above0 = 0.12
+    """The spread of the logarithm of came ÷ expected now."""
+    fair: bytes = b""
+    """What would miss at which price (`scaling.fair`)."""
+    fair_price: Above0 = 1.0
+    """What the default price of a miss is multiplied with, so that the allowed share is expected to miss."""
     headroom_start: Above0 = 1.0
     headroom_keep: Above0 = 1.0
     """Multiples of the expected demand (`scaling.economics`)."""
@@ -121,6 +131,8 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     """When a replica last became ready: what it relieves shows only after a while."""
     stepped_s: Finite | None = None
     """When the last step of a scale-in was made."""
+    rose_s: Finite | None = None
+    """When more were last asked for; None: the last change was to fewer."""
     buckets: Annotated[tuple[Bucket, ...], msgspec.Meta(max_length=BUCKETS_MAX)] = ()
     learnt: Learnt = Learnt()
     keeps: Peaks = ()
@@ -130,7 +142,7 @@ class Memory(msgspec.Struct, frozen=True, array_like=True):
     sustained: Above0 = 1.0
     """What replicas really sustain ÷ what the profile says."""
     price: Above0 = 1.0
-    """What the default price of a miss has been multiplied with, so that the promise is just kept."""
+    """What the fair price of a miss has been multiplied with, for what really missed."""
     usual_per_s: Finite = 0.0
     """Mean arrival rate of about a day; 0: not known."""
     asked_since_s: Finite | None = None
@@ -177,11 +189,12 @@ def shifted(memory: Memory, by_s: float) -> Memory:
         unknown_since_s={key: at_s + by_s for key, at_s in memory.unknown_since_s.items()},
         ready_rose_s=move(memory.ready_rose_s),
         stepped_s=move(memory.stepped_s),
+        rose_s=move(memory.rose_s),
         buckets=tuple(msgspec.structs.replace(bucket, start_s=bucket.start_s + by_s) for bucket in memory.buckets),
         learnt=msgspec.structs.replace(
             memory.learnt,
             minute_s=move(memory.learnt.minute_s),
-            expected=tuple(Expected(each.due_s + by_s, each.per_s) for each in memory.learnt.expected),
+            expected=tuple(msgspec.structs.replace(each, due_s=each.due_s + by_s) for each in memory.learnt.expected),
         ),
         keeps=tuple(Peak(peak.start_s + by_s, peak.replicas) for peak in memory.keeps),
         lows=tuple(Peak(low.start_s + by_s, low.replicas) for low in memory.lows),

@@ -1,9 +1,9 @@
 """The outlook: demand when a replica asked for now will serve, as a distribution that is calibrated by what really came.
 
-The level of the last minutes, times the growth that the forecast expects up to the horizon, is what is expected. Each
-minute that expectation is noted, and when its time has come, *came ÷ expected* is one more outcome in the histogram
-(`scaling.spread`). So the histogram holds everything the forecast can't see at exactly this horizon: noise of a minute,
-steps, spikes, a bad method. What is decided now never depends on what is learned now.
+The level of the last minutes, times the growth that the forecast expects up to the horizon and the drift that demand of this
+shape has shown (`scaling.drift`), is what is expected. Each minute that expectation is noted, and when its time has come, *came ÷
+expected* is one more outcome in the histogram (`scaling.spread`). So the histogram holds everything the forecast can't see at
+exactly this horizon: noise of a minute, steps, spikes, a bad method. What is decided now never depends on what is learned now.
 """
 
 import math
@@ -13,9 +13,9 @@ import msgspec
 
 from forebay.demand import forecast
 from forebay.domain.scaling import History
-from forebay.scaling import spread
+from forebay.scaling import drift, fair, spread
 from forebay.scaling.arrivals import summed
-from forebay.scaling.economics import Prices, headrooms
+from forebay.scaling.economics import Prices, headrooms, late_by_headroom
 from forebay.scaling.memory import Bucket, Expected, Learnt
 
 LEVEL_S = 180.0
@@ -75,21 +75,32 @@ def learned(
     at_horizon = forecast.predict(past, wall_s, horizon_s + AHEAD_S, remembered)
     now = forecast.predict(past, wall_s, 0.0, remembered)
     known = spread.unpacked(learnt.spread)
-    counts = known if known is not None else spread.prior()
-    counts, expected = _come_true(counts, learnt.expected, buckets, now_s)
-    start, keep = headrooms(counts, prices)
-    growth = _growth(at_horizon.value, now.value)
+    regressions = drift.Regressions(learnt.drift)
+    counts, expected = _come_true(known if known is not None else spread.prior(), regressions, learnt.expected, buckets, now_s)
+    growth, growth_peak = _growth(at_horizon.value, now.value), _growth(at_horizon.peak, now.value)
+    strayed, swing, noted = regressions.told(drift.traits(level or 0.0, growth, buckets, now_s, past.values, past.bucket_s))
+    growth *= math.exp(strayed)
+    ratios = spread.of_ratios(counts, swing)
+    start, keep = headrooms(ratios, prices)
     spaced_s = max(OUTCOME_S, horizon_s / LOOKS_AHEAD)
-    if level is not None and (not expected or expected[-1].due_s + spaced_s <= now_s + horizon_s + OUTCOME_S + 1e-6):
-        expected = (*expected, Expected(now_s + horizon_s + OUTCOME_S, level * growth))
+    fair_share = learnt.fair
+    if level is not None:
+        late, came = late_by_headroom(ratios, prices.allowed), float(ratios @ spread.RATIOS / ratios.sum())
+        fair_share = fair.averaged(learnt.fair, late, came, prices.allowed, level * growth)
+        if not expected or expected[-1].due_s + spaced_s <= now_s + horizon_s + OUTCOME_S + 1e-6:
+            expected = (*expected, Expected(now_s + horizon_s + OUTCOME_S, level * growth, noted))
     return Learnt(
         minute_s=now_s,
         known_s=float((past.values == past.values).sum()) * past.bucket_s,
         growth=growth,
-        growth_peak=_growth(at_horizon.peak, now.value),
+        growth_peak=growth_peak,
         blind_per_s=at_horizon.value if at_horizon.known and math.isfinite(at_horizon.value) else None,
         method=at_horizon.method[:32],
         spread=spread.packed(counts),
+        drift=regressions.packed(),
+        swing=swing,
+        fair=fair_share,
+        fair_price=fair.price(fair_share, prices.allowed),
         headroom_start=start,
         headroom_keep=keep,
         expected=expected[-LOOKS_AHEAD - 1 :],
@@ -104,13 +115,14 @@ def mean_per_s(buckets: Sequence[Bucket], now_s: float, width_s: float) -> float
 
 
 def _come_true(
-    counts: spread.Values, expected: tuple[Expected, ...], buckets: Sequence[Bucket], now_s: float
+    counts: spread.Values, regressions: drift.Regressions, expected: tuple[Expected, ...], buckets: Sequence[Bucket], now_s: float
 ) -> tuple[spread.Values, tuple[Expected, ...]]:
     """Outcomes of the expectations that are due, and those that aren't. One whose minute nobody saw teaches nothing."""
     came = mean_per_s(buckets, now_s, OUTCOME_S)
     for each in expected:
         if each.due_s <= now_s + 1e-6 and now_s - each.due_s < OUTCOME_S and came is not None and each.per_s > 0:
-            counts = spread.learned(counts, came / each.per_s)
+            remainder = regressions.learn(came / each.per_s, each.noted, 1.0)
+            counts = counts if remainder is None else spread.learned(counts, remainder)
     return counts, tuple(each for each in expected if each.due_s > now_s + 1e-6)
 
 

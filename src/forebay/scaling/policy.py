@@ -73,7 +73,7 @@ class QueueFirst:
         reasons = self._weighed(observation, sight, memory, capacity)
         memory = self._calmed(memory, remembered, sight, reasons)
         if reasons.lower is None and reasons.wanted < sight.desired:
-            foreseen = scale_in.Foreseen(self._keep(memory, reasons), settings.forecast_calm_s) if reasons.keep is not None else None
+            foreseen = self._foreseen(memory, sight, reasons)
             lower = scale_in.step(sight, memory, settings, reasons.demand, reasons.wanted, foreseen)
             reasons = msgspec.structs.replace(reasons, lower=lower)
         terms, binding = _bound(reasons, sight)
@@ -86,6 +86,7 @@ class QueueFirst:
             memory,
             exhausted_since_s=_since(memory.exhausted_since_s, bool(exhausted), sight.now_s),
             asked_since_s=_since(memory.asked_since_s, asked, sight.now_s),
+            rose_s=sight.now_s if binding.replicas > sight.desired else None if binding.replicas < sight.desired else memory.rose_s,
             lows=caps.lows(memory.lows, sight.now_s, binding.replicas),
         )
         return Decision(
@@ -133,6 +134,12 @@ class QueueFirst:
             holds = scale_in.quiet(sight, self._settings, blind_s)
             keeps = memories.peaks(keeps, sight.now_s, reasons.keep, self._settings.forecast_calm_s, most=True)
         return msgspec.structs.replace(memory, calm=held(memory.calm, holds, sight.now_s, elapsed_s, unseen_s), keeps=keeps)
+
+    def _foreseen(self, memory: Memory, sight: Sight, reasons: Reasons) -> scale_in.Foreseen | None:
+        if reasons.keep is None:
+            return None
+        gather_s = scale_in.gather_s(self._cold_start_s(sight))
+        return scale_in.Foreseen(self._keep(memory, reasons), self._settings.forecast_calm_s, gather_s)
 
     def _keep(self, memory: Memory, reasons: Reasons) -> int:
         return max([reasons.keep or 0, *(peak.replicas for peak in memory.keeps)])
@@ -195,7 +202,7 @@ class QueueFirst:
 
     def _prices(self, sight: Sight, memory: Memory) -> economics.Prices:
         usd = self._capacity.replica_hour_usd
-        return economics.prices(self._settings, self._slo, usd, self._cold_start_s(sight), memory.price)
+        return economics.prices(self._settings, self._slo, usd, self._cold_start_s(sight), memory.price * memory.learnt.fair_price)
 
     def _cold_start_s(self, sight: Sight) -> float:
         return sight.cold_start_s if sight.cold_start_s is not None else float(round(self._capacity.cold_start_s))

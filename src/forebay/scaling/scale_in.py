@@ -23,12 +23,25 @@ QUIET_WAITING_PER_REPLICA = 0.5
 """With an outlook, a queue up to this is the coming and going of a busy fleet."""
 
 
+GATHER_S_MIN, GATHER_S_MAX = 60.0, 300.0
+REACH_S = 420.0
+"""With an outlook, few more or fewer replicas wait after the last change of that kind, and are then one change: as many steps as would
+have been made meanwhile. They wait for as long as a start still serves within REACH_S: the sooner it does, the more of the
+changes come to nothing, and the less it costs to wait."""
+
+
 class Foreseen(msgspec.Struct, frozen=True):
     """What the outlook says about letting go."""
 
     keep: int
     """The most that were worth keeping at any time of the calm."""
     calm_s: float
+    gather_s: float
+
+
+def gather_s(cold_start_s: float) -> float:
+    """For how long few more or fewer replicas wait, where a start takes ``cold_start_s``."""
+    return min(GATHER_S_MAX, max(GATHER_S_MIN, REACH_S - cold_start_s))
 
 
 def quiet(sight: Sight, settings: Scaling, blind_s: float) -> bool | None:
@@ -57,13 +70,15 @@ def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None,
     if memory.calm.since_s is None or held_s < calm_s:
         state = f"calm for {format_duration(held_s)} of {format_duration(calm_s)}"
         return _hold("hold_calm", desired, f"{state} ({sight.waiting:.0f} waiting, KV {sight.kv_most:.0%} used)", numbers)
-    size = max(1, math.floor(round(desired * settings.in_step_fraction, 9)))
+    every_s = settings.in_step_every_s if foreseen is None else max(foreseen.gather_s, settings.in_step_every_s)
+    fraction = settings.in_step_fraction * (every_s / settings.in_step_every_s if settings.in_step_every_s > 0 else 1.0)
+    size = max(1, math.floor(round(desired * min(1.0, fraction), 9)))
     if sight.pending > 0:
         return _hold("hold_start", desired, f"{sight.pending} still starting: what they relieve is not known yet", numbers)
     if sight.draining >= size:
         return _hold("hold_drain", desired, f"{sight.draining} still draining from the last step", numbers)
-    if memory.stepped_s is not None and sight.now_s - memory.stepped_s < settings.in_step_every_s:
-        return _hold("hold_step", desired, f"the last step was less than {format_duration(settings.in_step_every_s)} ago", numbers)
+    if memory.stepped_s is not None and sight.now_s - memory.stepped_s < every_s:
+        return _hold("hold_step", desired, f"the last step was less than {format_duration(every_s)} ago", numbers)
     held = _for_demand(demand, settings) if foreseen is None else foreseen.keep
     holding = max(held, _for_kv(sight, settings))
     target = max(desired - size, wanted, holding)

@@ -46,9 +46,18 @@ class Surge(msgspec.Struct, frozen=True):
 
 
 def seen(
-    buckets: Sequence[Bucket], now_s: float, reading_per_s: float | None, replica_per_s: float, sigmas: float, outcomes: bytes = b""
+    buckets: Sequence[Bucket],
+    now_s: float,
+    reading_per_s: float | None,
+    replica_per_s: float,
+    sigmas: float,
+    outcomes: bytes = b"",
+    swing: float = 1.0,
 ) -> Surge | None:
-    """The surge under way; None where there is none, or too little is known of before. ``outcomes``: the forecast's (`scaling.spread`)."""
+    """The surge under way; None where there is none, or too little is known of before.
+
+    ``outcomes``: the forecast's (`scaling.spread`), in units of ``swing``.
+    """
     if reading_per_s is None:
         return None
     root = math.sqrt(max(0.0, reading_per_s) * READING_S) - sigmas / 2
@@ -56,7 +65,7 @@ def seen(
     before = _mean(buckets, now_s, SINCE_S + BEFORE_S, SINCE_S)
     if before is None or proven < FACTOR * before or proven < before + REPLICAS_MIN * replica_per_s:
         return None
-    if not _rare(proven / before if before > 0 else math.inf, outcomes):
+    if not _rare(proven / before if before > 0 else math.inf, outcomes, swing):
         return None
     then = _mean(buckets, now_s, 2 * READING_S, READING_S)
     first, last = (0.0, 0.0) if then is None else (max(0.0, then - before), max(0.0, reading_per_s - then))
@@ -64,9 +73,9 @@ def seen(
     return Surge(before, reading_per_s, climb, reading_per_s + climb * (READING_S / 2 + AHEAD_S))
 
 
-def surged(surge: Surge, capacity: PoolCapacity, headroom: float) -> Term:
-    """The floor: replicas for where the climb leads, with the ``headroom`` that is worth its price."""
-    worth = surge.ahead_per_s / (capacity.rate_per_s or math.inf) * headroom
+def surged(surge: Surge, capacity: PoolCapacity) -> Term:
+    """The floor: replicas for where the climb leads. No headroom: the usual errors say nothing about what nobody foresaw."""
+    worth = surge.ahead_per_s / (capacity.rate_per_s or math.inf)
     because = (
         f"{per_time(surge.now_per_s)} arrive, {surge.now_per_s / max(surge.before_per_s, 1e-9):.3g} times what came"
         f" {format_duration(SINCE_S)} ago; {per_time(surge.ahead_per_s)} where that leads"
@@ -76,17 +85,17 @@ def surged(surge: Surge, capacity: PoolCapacity, headroom: float) -> Term:
         "now_per_s": surge.now_per_s,
         "climb_per_s2": surge.climb_per_s2,
         "ahead_per_s": surge.ahead_per_s,
-        "headroom": headroom,
         "replica_rate_per_s": capacity.rate_per_s or 0.0,
     }
     return Term("surge", TermKind.FLOOR, whole(worth), because, numbers)
 
 
-def _rare(ratio: float, outcomes: bytes) -> bool:
+def _rare(ratio: float, outcomes: bytes, swing: float) -> bool:
     """Whether what comes has hardly ever been ``ratio`` times what was expected; where nothing is known it has not."""
     counts = spread.unpacked(outcomes)
     if counts is None:
         return True
+    counts = spread.of_ratios(counts, swing)
     return float(counts[min(ratio, spread.RATIOS[-1]) <= spread.RATIOS].sum()) <= RARE * float(counts.sum())
 
 

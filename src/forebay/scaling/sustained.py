@@ -57,8 +57,9 @@ STAKE = 0.5
 """Of the allowed share: while fewer miss, replicas are not said to sustain less. At a low use a few miss for other reasons."""
 AIM = 0.95
 """Of the allowed share, that misses are steered to."""
-PRICE_PER_MINUTE = 0.001
-PRICE_MIN, PRICE_MAX = 0.3, 30.0
+PRICE_PER_MINUTE = 0.0005
+PRICE_MIN, PRICE_MAX = 0.95, 30.0
+"""Of the fair price (`scaling.fair`). Calm days must not make the misses of the next burst cheap, so it is lowered by little."""
 OVER_MAX = 20.0
 WEIGHT_MAX = 5.0
 USUAL_MINUTES = 1440.0
@@ -115,10 +116,10 @@ def _fitting(requests: Values, uses: Values, missed: float, allowed: float) -> f
 
 
 def price(memory: Memory, sight: Sight, slo: Slo) -> float:
-    """What the default price of a miss is multiplied with at the next look; to be asked once a minute.
+    """What the fair price of a miss (`scaling.fair`) is multiplied with at the next look; to be asked once a minute.
 
-    It integrates: dearer while more than AIM of the allowed share misses, cheaper while less does, so that over days the
-    promise is just kept. A day at twice the share doubles it about twice.
+    It integrates: dearer while more than AIM of the allowed share misses, a little cheaper while less does. A day at twice the
+    share doubles it.
     """
     if sight.attainment is None:
         return memory.price

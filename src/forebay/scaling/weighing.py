@@ -6,14 +6,21 @@ from collections.abc import Sequence
 import msgspec
 
 from forebay.domain.scaling import Term
+from forebay.domain.units import format_duration
 from forebay.scaling import arrivals, caps, floors, surge, triggers
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import Prices
 from forebay.scaling.memory import Memory
 from forebay.scaling.outlook import Outlook
+from forebay.scaling.scale_in import gather_s
 from forebay.scaling.schedule import Active
 from forebay.scaling.sight import Sight
 from forebay.spec.types import Scaling
+
+CLAIMS_FROM_S = 300.0
+"""With an outlook, demand claims nothing of its own by shorter windows than this: the forecast's level is of three minutes."""
+GATHERED_MAX = 0.15
+"""Of what is wanted: more than this is never put off."""
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -72,13 +79,14 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         base = buffer or terms[-1]
         terms.append(base)
     if outlook is not None:
-        forecast = floors.forecasted(outlook, capacity, facts.prices)
+        forecast = _gathered(floors.forecasted(outlook, capacity, facts.prices), facts)
         terms.append(forecast)
         base = forecast if base is None or forecast.replicas > base.replicas else base
-        each_per_s, outcomes = capacity.rate_per_s or math.inf, facts.memory.learnt.spread
-        surging = surge.seen(facts.memory.buckets, sight.now_s, sight.arrival_per_s, each_per_s, settings.noise_sigmas, outcomes)
+        each_per_s, learnt = capacity.rate_per_s or math.inf, facts.memory.learnt
+        reading_per_s, sigmas = sight.arrival_per_s, settings.noise_sigmas
+        surging = surge.seen(facts.memory.buckets, sight.now_s, reading_per_s, each_per_s, sigmas, learnt.spread, learnt.swing)
         if surging is not None:
-            terms.append(surge.surged(surging, capacity, outlook.headroom_start))
+            terms.append(surge.surged(surging, capacity))
             base = max(base, terms[-1], key=lambda term: term.replicas)
     if base is not None:
         terms.append(floors.spared(base.replicas, settings) or terms[-1])
@@ -99,8 +107,20 @@ def _demand(facts: Facts, present_ramp_per_s2: float) -> arrivals.Demand | None:
         return None
     buckets, now_s, settings = facts.memory.buckets, facts.sight.now_s, facts.settings
     sigmas = settings.noise_sigmas * (arrivals.RISING_DOUBT if present_ramp_per_s2 > 0 else 1.0)
-    claims_from_s = facts.cold_start_s if facts.outlook is not None else 0.0
+    claims_from_s = max(facts.cold_start_s, CLAIMS_FROM_S) if facts.outlook is not None else 0.0
     return arrivals.demand(buckets, now_s, facts.capacity, sigmas, claims_from_s)
+
+
+def _gathered(forecast: Term, facts: Facts) -> Term:
+    """``forecast``, put off where it asks for few more soon after the last time: they come with the next ones, in one change."""
+    sight, rose_s = facts.sight, facts.memory.rose_s
+    spare = floors.spared(forecast.replicas, facts.settings)
+    until_s = gather_s(facts.cold_start_s)
+    more = (spare or forecast).replicas - sight.desired
+    if rose_s is None or sight.now_s - rose_s >= until_s or not 0 < more <= GATHERED_MAX * sight.desired:
+        return forecast
+    because = f"{forecast.because}; {more} more are put off until {format_duration(until_s)} after the last"
+    return msgspec.structs.replace(forecast, replicas=max(0, forecast.replicas - more), because=because)
 
 
 def _keep(facts: Facts) -> int | None:

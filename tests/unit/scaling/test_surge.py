@@ -1,5 +1,6 @@
 """Ten times the load is answered while it still climbs; what merely doubles by chance, or has been there for long, is no surge."""
 
+import math
 import struct
 
 import pytest
@@ -11,6 +12,7 @@ from forebay.scaling import spread
 from forebay.scaling.memory import Bucket
 from forebay.scaling.surge import FACTOR, seen
 
+SWING = 0.3
 SIGMAS = 3.7
 REPLICA_PER_S = 3.5
 
@@ -72,11 +74,11 @@ def test_where_demand_jumps_many_times_a_day_the_forecast_weighs_it():
     told, reading = buckets(ramp, 75.0)
     counts = spread.prior()
     for _ in range(1000):
-        counts = spread.learned(counts, 1.0)
-    assert seen(told, 75.0, reading, REPLICA_PER_S, SIGMAS, spread.packed(counts)) is not None
+        counts = spread.learned(counts, 0.0)
+    assert seen(told, 75.0, reading, REPLICA_PER_S, SIGMAS, spread.packed(counts), SWING) is not None
     for _ in range(10):
-        counts = spread.learned(counts, 8.0)
-    assert seen(told, 75.0, reading, REPLICA_PER_S, SIGMAS, spread.packed(counts)) is None
+        counts = spread.learned(counts, math.log(8.0) / SWING)
+    assert seen(told, 75.0, reading, REPLICA_PER_S, SIGMAS, spread.packed(counts), SWING) is None
 
 
 @settings(max_examples=50, deadline=None)

@@ -1,0 +1,146 @@
+"""What the forecast leaves out at the horizon: where demand drifts from its level, and how widely it swings, told by the last hours' shape.
+
+A level well above the mean of the last quarter of an hour has mostly fallen by the time a start is over, and in some services
+it goes on climbing instead. And a service that was restless for an hour is restless for the next one. So each outcome also teaches
+two linear regressions, both with fading memory: *drift*, of ``log(came ÷ expected)`` on the shape of the level now, and *swing*, of the
+logarithm of its remainder's size on how large remainders were lately. Without outcomes there is no drift, and the
+swing is that of most services; each weighs as much as outcomes have proven.
+"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from forebay.scaling.arrivals import summed
+from forebay.scaling.memory import Bucket
+from forebay.scaling.spread import Values
+
+DRIFTS, SWINGS = 5, 5
+"""Traits that each regression goes by."""
+OUTCOMES_KEPT = 5760.0
+"""Outcomes that regressions remember: four days of minutes."""
+RIDGE_DRIFT, RIDGE_SWING = 5.0, 10.0
+"""Weight of the belief that a trait means nothing."""
+DRIFT_MAX = 1.0
+"""Of a logarithm: drift moves an expectation by a factor of e at most."""
+STRAY_MAX = 1.5
+"""Of a logarithm: an outcome further off teaches no more than this."""
+SWING_FIRST = 0.12
+"""Spread of the logarithm before anything was learned: the middle of what real load series show at ten minutes."""
+SWING_MIN, SWING_MAX = 0.03, 0.7
+PER_MEAN = 1.6
+"""Of a remainder's spread to the exponential of its mean logarithm: 1.9 for normal ones, less for the SIZE_FLOOR."""
+SIZE_FLOOR, RESTLESS_FLOOR = 0.02, 0.01
+LATELY_S, OF_LATE_S = 3_600.0, 18_000.0
+"""Remainders of an hour and of five."""
+WINDOW_S, BEFORE_S = 900.0, 180.0
+HOUR_BUCKETS_MIN = 0.5
+"""Part of an hour of history that must be known."""
+_COUNT = DRIFTS * DRIFTS + DRIFTS + SWINGS * SWINGS + SWINGS + 2
+
+
+class Traits(msgspec.Struct, frozen=True):
+    """The shape of demand now."""
+
+    drift: tuple[float, ...]
+    """Logarithms: level ÷ mean of a quarter of an hour, that ÷ mean of an hour, level ÷ the level before, last minute ÷ level, growth."""
+    above_usual: float
+    """Logarithm of level ÷ mean of a day."""
+
+
+class Regressions:
+    """Both regressions and the sizes of recent remainders; they travel as bytes."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        """Those in ``data``; new ones where it is absent or ill."""
+        values = np.frombuffer(data, "<f8") if len(data) == 8 * _COUNT else np.full(_COUNT, np.nan)
+        if not np.isfinite(values).all():
+            values = np.zeros(_COUNT)
+            values[-2:] = SWING_FIRST / PER_MEAN
+        ends = np.cumsum((DRIFTS * DRIFTS, DRIFTS, SWINGS * SWINGS, SWINGS))
+        squares, cross, sizes, sized, lately = np.split(values.copy(), ends)
+        self._drift = _Linear(squares.reshape(DRIFTS, DRIFTS), cross, RIDGE_DRIFT)
+        self._swing = _Linear(sizes.reshape(SWINGS, SWINGS), sized, RIDGE_SWING)
+        self._lately = lately
+
+    def packed(self) -> bytes:
+        """Everything, in 8 bytes a number."""
+        parts = (self._drift.squares.ravel(), self._drift.cross, self._swing.squares.ravel(), self._swing.cross, self._lately)
+        return np.concatenate(parts).astype("<f8").tobytes()
+
+    def told(self, traits: Traits) -> tuple[float, float, bytes]:
+        """(log of came ÷ expected, the spread around it, what `learn` will need) for demand that has these ``traits`` now."""
+        drifts = np.array(traits.drift)
+        restless = np.log((self._lately + RESTLESS_FLOOR) / (SWING_FIRST / PER_MEAN + RESTLESS_FLOOR))
+        swings = np.array((1.0, *restless, traits.above_usual, abs(traits.drift[0])))
+        drift = min(DRIFT_MAX, max(-DRIFT_MAX, float(drifts @ self._drift.weights())))
+        first = math.log(SWING_FIRST / PER_MEAN)
+        size = PER_MEAN * math.exp(min(2.0, max(-2.0, float(swings @ self._swing.weights()))) + first)
+        swing = min(SWING_MAX, max(SWING_MIN, size))
+        return drift, swing, np.array((*drifts, *swings, drift, swing), "<f4").tobytes()
+
+    def learn(self, ratio: float, noted: bytes, minutes: float) -> float | None:
+        """One outcome: ``ratio`` of what came to what was expected, drift included, and what `told` gave then.
+
+        Returns the remainder in units of the spread that was told; None for what teaches nothing. ``minutes`` since the last.
+        """
+        if len(noted) != 4 * (DRIFTS + SWINGS + 2) or not (math.isfinite(ratio) and ratio >= 0):
+            return None
+        traits = np.frombuffer(noted, "<f4").astype(np.float64)
+        drifts, swings, drift, swing = traits[:DRIFTS], traits[DRIFTS:-2], float(traits[-2]), float(traits[-1])
+        if not (np.isfinite(traits).all() and swing > 0):
+            return None
+        remainder = min(STRAY_MAX, max(-STRAY_MAX, math.log(max(ratio, 1e-9))))
+        self._drift.learn(drifts, remainder + drift)
+        self._swing.learn(swings, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
+        fading = np.minimum(1.0, 60.0 * minutes / np.array((LATELY_S, OF_LATE_S)))
+        self._lately = self._lately + (abs(remainder) - self._lately) * fading
+        return remainder / swing
+
+
+class _Linear:
+    """Least squares with fading memory, drawn to zero by a ridge that does not fade."""
+
+    def __init__(self, squares: Values, cross: Values, ridge: float) -> None:
+        self.squares, self.cross, self._ridge = squares, cross, ridge
+
+    def weights(self) -> Values:
+        return np.asarray(np.linalg.solve(self.squares + self._ridge * np.eye(len(self.cross)), self.cross))
+
+    def learn(self, traits: npt.NDArray[np.float64], outcome: float) -> None:
+        keep = 1 - 1 / OUTCOMES_KEPT
+        self.squares = self.squares * keep + np.outer(traits, traits)
+        self.cross = self.cross * keep + traits * outcome
+
+
+def traits(level: float, growth: float, buckets: Sequence[Bucket], now_s: float, past_per_s: Values, bucket_s: float) -> Traits:
+    """The shape of demand now. ``past_per_s``: the history, NaN where it isn't known; what can't be told is level."""
+    hour = past_per_s[-max(1, round(3600 / bucket_s)) :]
+    day = past_per_s[-max(1, round(86_400 / bucket_s)) :]
+    quarter = _mean(buckets, now_s, WINDOW_S, 0.0)
+    before = _mean(buckets, now_s, 2 * BEFORE_S, BEFORE_S)
+    minute = _mean(buckets, now_s, 60.0, 0.0)
+    of_hour = _known_mean(hour, HOUR_BUCKETS_MIN)
+    drift = (_log(level, quarter), _log(quarter or level, of_hour), _log(level, before), _log(minute or level, level), _log(growth, 1.0))
+    return Traits(drift, _log(level, _known_mean(day, 0.0)))
+
+
+def _mean(buckets: Sequence[Bucket], now_s: float, from_s: float, to_s: float) -> float | None:
+    longer, shorter = summed(buckets, now_s, from_s), summed(buckets, now_s, to_s) if to_s > 0 else None
+    seconds = longer.seconds - (shorter.seconds if shorter is not None else 0.0)
+    requests = longer.requests - (shorter.requests if shorter is not None else 0.0)
+    return requests / seconds if seconds >= 0.45 * (from_s - to_s) else None
+
+
+def _known_mean(values: Values, least: float) -> float | None:
+    known = values[values == values]
+    return float(known.mean()) if len(known) and len(known) >= least * len(values) else None
+
+
+def _log(value: float, by: float | None) -> float:
+    if by is None or not (value > 0 and by > 0):
+        return 0.0
+    return min(STRAY_MAX, max(-STRAY_MAX, math.log(value / by)))
