@@ -7,8 +7,11 @@ is refused at once: whoever spills has waited already. After failures the place 
 import math
 
 from forebay.admission.effects import Dispatch, Effect, Refuse
+from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
 from forebay.admission.overflow import Budget
+from forebay.admission.waits import Position
+from forebay.domain.roster import LaneLoad, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Spill
 
@@ -45,9 +48,20 @@ class SpillAdmission:
         """What so many tokens cost there."""
         return (prompt_tokens * self.spill.prompt_usd_per_mtok + output_tokens * self.spill.output_usd_per_mtok) / MILLION
 
-    def arrive(self, ticket: int, tier: str, team: str, shape: Shape, now_s: float, longest_wait_s: float | None = None) -> list[Effect]:
+    def arrive(
+        self,
+        ticket: int,
+        tier: str,
+        team: str,
+        shape: Shape,
+        now_s: float,
+        longest_wait_s: float | None = None,
+        ttft_s: float | None = None,
+        patience_s: float = math.inf,
+        whole: bool = False,
+    ) -> list[Effect]:
         """Sent, or refused. Raises ValueError for a ticket in use."""
-        del tier, team, longest_wait_s
+        del tier, team, longest_wait_s, ttft_s, patience_s, whole
         if ticket in self._reserved:
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         if not self.room(shape, now_s):
@@ -79,8 +93,35 @@ class SpillAdmission:
             self._settle(ticket, None, now_s)
         return []
 
-    def retry(self, ticket: int, now_s: float) -> list[Effect]:
+    def answered(self, ticket: int) -> None:
+        """Changes nothing: nobody takes its place."""
+
+    def runs(self, ticket: int) -> bool:
+        """Whether it is there."""
+        return ticket in self._reserved
+
+    def set_roster(self, roster: RosterPool, now_s: float) -> list[Effect]:
+        """Nobody has a roster of other people's engines."""
+        del roster, now_s
+        return []
+
+    def load(self, now_s: float) -> tuple[tuple[LaneLoad, ...], tuple[ReplicaLoad, ...]]:
+        """What is there, as of one replica; the controller is not told."""
+        del now_s
+        return (), (ReplicaLoad(self.spill.name, self.streams, 0, 0, 0),)
+
+    def teams(self) -> list[TeamLoad]:
+        """None: nobody waits, so nobody is given anything before others."""
+        return []
+
+    def position(self, ticket: int, now_s: float) -> Position | None:
+        """None: nothing waits."""
+        del ticket, now_s
+        return None
+
+    def retry(self, ticket: int, now_s: float, more_prompt_tokens: int = 0) -> list[Effect]:
         """It failed before it answered: there is no second try here, and for a while no first one either."""
+        del more_prompt_tokens
         reserved_usd, _ = self._reserved.pop(ticket)
         self.budget.settle(reserved_usd, 0.0, now_s)
         self.failed_total += 1

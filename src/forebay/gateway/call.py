@@ -17,6 +17,7 @@ from forebay.gateway.request import Request
 from forebay.gateway.sse import EventStream, Sink
 from forebay.gateway.whole import WholeBody
 from forebay.ports.upstream import Exchange, ResponseHead
+from forebay.spec.types import Tier
 
 
 def nothing(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -41,13 +42,16 @@ class CallState:
         "_failure",
         "_first_due_s",
         "_first_s",
+        "_home",
         "_idle_s",
         "_keep_alive",
+        "_left",
         "_meter",
         "_only",
         "_open",
         "_over",
         "_passed",
+        "_patience_s",
         "_paused",
         "_plan",
         "_pool",
@@ -65,12 +69,14 @@ class CallState:
         "_stream",
         "_target",
         "_team",
+        "_tier",
         "_total_s",
         "_tried",
         "_ttft_promise_s",
         "_ttft_s",
         "_wait_counted",
         "_wants",
+        "_way",
         "_whole",
         "_wire_bytes",
         "data",
@@ -90,7 +96,15 @@ class CallState:
     """Of a stream: until when there should be a first content."""
     _first_s: float | None
     """When a stream's first content came; None again once the client read too slowly: that says nothing of the engine's pace."""
+    _home: PoolDesk
+    """The pool it was asked of."""
     _idle_s: float
+    _left: tuple[str, ...]
+    """Pools that did not start it in time."""
+    _patience_s: float
+    _tier: Tier
+    _way: bytes
+    """Header lines that say where it was answered instead."""
     _keep_alive: bool
     """As the head said that is out."""
     _only: bytes
@@ -142,7 +156,7 @@ class CallState:
         self._connection = connection
         self._request = request
         self._target = request.target
-        self._pool = pool
+        self._pool = self._home = pool
         self._meter = meter
         self._ask = ask
         self._team = team
@@ -154,7 +168,8 @@ class CallState:
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
         self._only = b""
         self._replica = ""
-        self._tried = ()
+        self._tried = self._left = ()
+        self._way = b""
         self._wants = NOTHING
         self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = False
         self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = 0

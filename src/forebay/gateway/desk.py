@@ -7,7 +7,9 @@ the deadlines of every pool.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from forebay.admission.effects import Dispatch, Effect, Refuse, Requeue
 from forebay.admission.estimate import Estimator
@@ -15,6 +17,7 @@ from forebay.admission.machine import Admission
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Outliers, Probe
 from forebay.admission.quotas import OverCap, Quota
+from forebay.admission.spill import SpillAdmission
 from forebay.domain.profile import Profile
 from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
@@ -23,6 +26,9 @@ from forebay.gateway.firsts import FirstContents
 from forebay.gateway.meters import TierMeter
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.spec.types import Pool, Spec, TeamLimits, Tier
+
+if TYPE_CHECKING:
+    from forebay.gateway.overflow import Ways
 
 LEARN_ALL = 64
 LEARN_EVERY = 4
@@ -56,6 +62,10 @@ class Caller(Ticketed, Protocol):
         """It has none and will get none."""
         ...
 
+    def overflowed(self, effect: Refuse) -> bool:
+        """Whether it goes elsewhere instead of being refused."""
+        ...
+
     def over_limit(self, over: OverCap) -> None:
         """Its team has as much as it may have: it does not even wait."""
         ...
@@ -73,16 +83,26 @@ class Caller(Ticketed, Protocol):
         ...
 
 
+class Waits(msgspec.Struct, frozen=True):
+    """How long a request that moves waits: world seconds in a lane, real ones for its client, and for what."""
+
+    longest_s: float
+    patience_s: float
+    whole: bool
+
+
 class PoolDesk:
     """One pool: its machine, its meters, and the requests that are inside."""
 
     __slots__ = (
         "_finished",
         "admission",
+        "base",
         "calls",
         "context_tokens",
         "engine",
         "firsts",
+        "head",
         "meters",
         "model",
         "name",
@@ -91,6 +111,7 @@ class PoolDesk:
         "roster_at_s",
         "routed",
         "stall_s",
+        "ways",
     )
 
     def __init__(self, spec: Spec, pool: Pool, estimator: Estimator) -> None:
@@ -101,7 +122,11 @@ class PoolDesk:
             return estimator.expected_output(team, pool.model, emitted_tokens)
 
         weights = {team.name: team.weight for team in spec.teams}
-        self.admission = Admission(pool.name, spec.tiers, pool.queued_max, weights, outlook)
+        self.admission: Admission | SpillAdmission = Admission(pool.name, spec.tiers, pool.queued_max, weights, outlook)
+        self.base = self.head = b""
+        """What comes before the path of a request, and header lines of the pool's own: for other people's engines."""
+        self.ways: Ways | None = None
+        """Out of the pool."""
         self.calls: dict[int, Caller] = {}
         self.meters = {tier.name: TierMeter(pool.name, tier, pool.slo.itl_s) for tier in spec.tiers}
         models = {model.name: model for model in spec.models}
@@ -145,6 +170,8 @@ class Desk:
         self._on_ejection = on_ejection
         self.estimator = Estimator()
         self.pools = {pool.name: PoolDesk(spec, pool, self.estimator) for pool in spec.pools}
+        self.spills: list[PoolDesk] = []
+        """Other people's engines: the controller hears nothing of them."""
         self.quotas = {team.name: Quota(team.limits) for team in spec.teams if team.limits != TeamLimits()}
         """Of the teams that have limits."""
         self._taken: dict[int, tuple[Quota, int, float]] = {}
@@ -183,6 +210,17 @@ class Desk:
         )
         if effects or admission.waiting:
             self._after(pool, effects)
+
+    def move(self, pool: PoolDesk, to: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float, waits: Waits) -> None:
+        """Take it out of ``pool``, if it still waits there, and have it arrive at another; its team's limits have counted it already."""
+        if call.ticket in pool.calls:
+            del pool.calls[call.ticket]
+            self._after(pool, pool.admission.abandon(call.ticket, now_s))
+        to.calls[call.ticket] = call
+        effects = to.admission.arrive(
+            call.ticket, tier.name, team, shape, now_s, waits.longest_s, tier.ttft_s, waits.patience_s * self.clock.speed, waits.whole
+        )
+        self._after(to, effects)
 
     def first_token(self, pool: PoolDesk, call: Caller, now_s: float) -> None:
         """Its prompt is prefilled."""
@@ -239,6 +277,9 @@ class Desk:
     def sweep(self) -> None:
         """Let every request look at its times, and see which replicas have stalled."""
         now_s = self.clock.now_s()
+        for pool in self.spills:
+            for call in list(pool.calls.values()):
+                call.sweep(now_s)
         for pool in self.pools.values():
             for call in list(pool.calls.values()):
                 call.sweep(now_s)
@@ -295,7 +336,7 @@ class Desk:
     @property
     def live(self) -> int:
         """Requests inside, waiting or in flight."""
-        return sum(len(pool.calls) for pool in self.pools.values())
+        return sum(len(pool.calls) for pool in (*self.pools.values(), *self.spills))
 
     def _after(self, pool: PoolDesk, effects: list[Effect]) -> None:
         """Carry out ``effects``, then see to the timer."""
@@ -350,7 +391,7 @@ class Desk:
                 call.dispatch(effect)
         elif isinstance(effect, Refuse):
             call = pool.calls.pop(effect.ticket, None)
-            if call is not None:
+            if call is not None and not call.overflowed(effect):
                 if self._taken:
                     self._give_back(effect.ticket, None, self.clock.now_s(), served=False)
                 call.refused(effect)

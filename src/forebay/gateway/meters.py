@@ -33,6 +33,8 @@ class Outcome(StrEnum):
     CLIENT_GONE = "client_gone"
     CLIENT_SLOW = "client_slow"
     """It read nothing for too long, and was dropped."""
+    MOVED = "moved"
+    """Not an end: it left this pool for another, or for other people's engines, and is counted there."""
 
 
 _COMPLETED = Outcome.COMPLETED  # in a name of its own: a member is looked up by a function call

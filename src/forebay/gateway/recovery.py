@@ -46,6 +46,10 @@ class Recovery(Ending, ABC):
         """See `desk.Caller`."""
 
     @abstractmethod
+    def overflowed(self, effect: Refuse) -> bool:
+        """See `desk.Caller`."""
+
+    @abstractmethod
     def over_limit(self, over: OverCap) -> None:
         """See `desk.Caller`."""
 
@@ -62,11 +66,13 @@ class Recovery(Ending, ABC):
         """See `ports.ResponseSink`."""
 
     def _send(self) -> None:
-        url, request, body = self._replica_url, self._request, self._body
-        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+        url, request, body, pool = self._replica_url, self._request, self._body, self._pool
+        wire = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+            pool.base,
             self._target,
             _host(url),
             request.facts.forwarded,
+            pool.head,
             self._request_id,
             len(body),
             body,

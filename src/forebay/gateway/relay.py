@@ -18,7 +18,7 @@ from forebay.gateway.desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
-from forebay.gateway.recovery import Recovery
+from forebay.gateway.moving import Moving
 from forebay.gateway.refusals import over_limit_reply, refusal_reply
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ContinuedStream, ToldStream
@@ -35,7 +35,7 @@ _ABORTED = End.ABORTED
 _COMPLETED = Outcome.COMPLETED
 
 
-class Call(Recovery):
+class Call(Moving):
     """One request inside the gateway: `http.Reply` for the client, `ports.ResponseSink` for the engine, `desk.Caller` for admission."""
 
     __slots__ = ()
@@ -44,6 +44,7 @@ class Call(Recovery):
         """Queue it, under the promises of ``tier`` (its team's own, where it has some), for as many real seconds as the client waits."""
         self._estimate = shape
         self._arrived_s = now_s
+        self._tier, self._patience_s = tier, patience_s
         self._ttft_s = self._ttft_promise_s = tier.ttft_s
         limits = self._context.limits
         self._idle_s = tier.idle_s or limits.idle_s
@@ -53,6 +54,8 @@ class Call(Recovery):
         self._context.retries.arrived()
         self._meter.arrive(shape)
         self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream)
+        if self._pool.ways is not None:
+            self._look_around(now_s)
 
     def _ask_more(self) -> None:
         """Ask the engine for what is metered, and continued from."""
@@ -67,6 +70,8 @@ class Call(Recovery):
             self._wait_counted = True
             self._meter.queue_wait.observe(now_s - self._arrived_s)
         self._sent_s = self._progress_s = now_s
+        if self._home.ways is not None and self._pool is self._home:
+            self._home.ways.waited(now_s - self._arrived_s, now_s)
         self._replica = effect.replica_id
         self._replica_url = effect.url
         if self._ask.stream:
@@ -300,7 +305,7 @@ class Call(Recovery):
         self._open = True
         connection = self._connection
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        more = self._context.desk.limits_left(self._team)
+        more = self._context.desk.limits_left(self._team) + self._way
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
         connection.release(self._request)

@@ -6,7 +6,7 @@ It never proxies anything but the routes named here: engines have admin endpoint
 import random
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -16,6 +16,7 @@ from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Readmit
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
+from forebay.gateway import overflow
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
@@ -61,6 +62,7 @@ class Gateway:
         sink: EventSink,
         name: str,
         tls: ssl.SSLContext | None = None,
+        keys: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
         self.clock = clock
@@ -73,6 +75,7 @@ class Gateway:
         self.retries = RetryBudget()
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
         self.desk = Desk(spec, clock, self._on_ejection)
+        overflow.join(spec, self.desk, keys or {})
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
@@ -90,7 +93,8 @@ class Gateway:
         self.holders = self._light.holders
         self._catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
-        self._meters: list[TierMeter] = [meter for pool in self.desk.pools.values() for meter in pool.meters.values()]
+        everywhere = (*self.desk.pools.values(), *self.desk.spills)
+        self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
         self.shown = Shown(self.desk, self.http)
         self._registry = registry(self._meters, self.shown)
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
@@ -171,6 +175,9 @@ class Gateway:
         for load in self.desk.loads():
             waiting += sum(lane.waiting for lane in load.lanes)
             permits += sum(replica.streams for replica in load.replicas)
+        for place in self.desk.spills:
+            place.admission.check()
+            permits += sum(replica.streams for replica in place.admission.load(0.0)[1])
         assert waiting + permits == self.desk.live, f"{waiting} wait and {permits} hold permits, but {self.desk.live} calls are inside"
         answered = sum(connection.reply is not None for connection in self.http.connections)
         inside = self.desk.live + len(self._light.live)

@@ -20,6 +20,8 @@ class TypedCall(Call):
 
     __slots__ = ()
 
+    moves = False
+
     def _ask_more(self) -> None:
         """Nothing: these tell their usage unasked, and know no token ids."""
 

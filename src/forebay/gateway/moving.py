@@ -1,0 +1,84 @@
+"""A call that its pool does not start in time leaves it by an open way, and arrives elsewhere as if it had been asked for there.
+
+It is looked at when it arrives, each second while it waits, and when it is about to be refused. Only what may be asked
+anywhere moves: chat, completions and embeddings. Once a replica was sent it, that replica's pool keeps it.
+"""
+
+from forebay.admission.effects import Refuse
+from forebay.domain.shape import Shape
+from forebay.gateway.answers import ErrorReply
+from forebay.gateway.body import ENGINE_TIERS, rewritten
+from forebay.gateway.desk import Waits
+from forebay.gateway.meters import Outcome
+from forebay.gateway.overflow import CONTENDED, Way
+from forebay.gateway.recovery import Recovery
+
+
+class Moving(Recovery):
+    """Leaving a pool before anything was sent."""
+
+    __slots__ = ()
+
+    moves = True
+    """Whether requests of this kind may be asked elsewhere."""
+
+    def _ask_more(self) -> None:
+        """Ask the engine for what is metered, and continued from."""
+
+    def _look_around(self, now_s: float) -> None:
+        """It waits: leave at once if a way is open."""
+        if self._exchange is None and not self._over and not self._open:
+            self._leave(now_s)
+
+    def sweep(self, now_s: float) -> None:
+        """See `recovery.Recovery.sweep`."""
+        if self._home.ways is not None and self._exchange is None and not (self._over or self._open or self._retries or self._left):
+            self._home.ways.waited(now_s - self._arrived_s, now_s)
+            if self._leave(now_s):
+                return
+        super().sweep(now_s)
+
+    def overflowed(self, effect: Refuse) -> bool:
+        """It is about to be refused, and admission has let go of it: whether it arrives elsewhere instead."""
+        ways = self._home.ways
+        if ways is None or self._open or effect.why not in CONTENDED:
+            return False
+        now_s = self._context.desk.clock.now_s()
+        ways.refused(now_s)
+        return self._leave(now_s)
+
+    def _leave(self, now_s: float) -> bool:
+        ways = self._home.ways
+        if ways is None or not self.moves:
+            return False
+        way = ways.out(self._team, self._estimate, (*self._left, self._pool.name), now_s)
+        body = rewritten(self._request.body, way.pool.model, self._has_our_tier()) if way is not None else None
+        if way is None or body is None or isinstance(body, ErrorReply):
+            return False
+        self._move(way, body, now_s)
+        return True
+
+    def _has_our_tier(self) -> bool:
+        tier = self._ask.service_tier
+        return tier is not None and tier not in ENGINE_TIERS
+
+    def _move(self, way: Way, body: bytes, now_s: float) -> None:
+        before, tier = self._pool, self._tier
+        self._meter.outcomes[Outcome.MOVED] += 1
+        self._left = (*self._left, before.name)
+        self._pool = way.pool
+        self._meter = way.pool.meters[tier.name]
+        self._body = body
+        self._retries = 0
+        self._forget_answer()
+        if way.spill is None:
+            self._way = b"x-forebay-degraded: %b\r\n" % self._home.model.encode()
+        else:
+            self._way = b"x-forebay-spilled: %b\r\n" % way.spill.name.encode()
+        if self._ask.stream:
+            self._ask_more()
+        shape: Shape = self._estimate
+        self._meter.arrive(shape)
+        longest_s = max(0.0, tier.longest_wait_s - (now_s - self._arrived_s))
+        waits = Waits(longest_s, self._patience_s, not self._ask.stream)
+        self._context.desk.move(before, way.pool, self, tier, self._team, shape, now_s, waits)
