@@ -16,17 +16,16 @@ from forebay.domain.errors import ForebayError
 from forebay.domain.profile import Profile
 from forebay.emulator import process_stats
 from forebay.emulator.behaviour import Behaviour
-from forebay.emulator.body import ApiError, Tokens, prompt_tokens
+from forebay.emulator.body import ApiError, prompt_tokens
 from forebay.emulator.connections import Connections
 from forebay.emulator.core import Core
 from forebay.emulator.faults import Command, Fault, Faults, Kind, MetricsMode, decode, spoil
-from forebay.emulator.forms import FORMS, counted, kept
+from forebay.emulator.forms import FORMS, counted, detokenized, kept
 from forebay.emulator.generation import Generation
 from forebay.emulator.http import JSON, Connection, Exchange
 from forebay.emulator.http_stats import HttpStats
 from forebay.emulator.page import CONTENT_TYPE, Page
 from forebay.emulator.stats import Stats
-from forebay.emulator.wire import text_of
 from forebay.ports import Clock
 
 VERSION = "0.32.0"
@@ -287,7 +286,7 @@ class EngineServer:
         routes["/ping"]["POST"] = self._health
         routes["/v1/chat/completions"] = {"POST": lambda exchange: self._generation.handle(exchange, chat=True)}
         routes["/v1/completions"] = {"POST": lambda exchange: self._generation.handle(exchange, chat=False)}
-        routes["/detokenize"] = {"POST": self._detokenize}
+        routes["/detokenize"] = {"POST": detokenized}
         for path, form in FORMS.items():
             routes[path] = {"POST": functools.partial(self._generation.handle, chat=form.chat, form=form)}
         for path in ("/tokenize", "/v1/messages/count_tokens"):
@@ -348,13 +347,6 @@ class EngineServer:
             "permission": [],
         }
         exchange.respond(200, _json({"object": "list", "data": [card]}))
-
-    def _detokenize(self, exchange: Exchange) -> None:
-        try:
-            ids = msgspec.json.decode(exchange.request.body, type=Tokens).tokens
-        except msgspec.MsgspecError as error:
-            raise ApiError(400, "Bad Request", str(error)) from error
-        exchange.respond(200, _json({"prompt": text_of(ids)}))
 
     def _render(self) -> bytes:
         self.core.refresh()

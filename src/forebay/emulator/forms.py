@@ -14,9 +14,10 @@ import msgspec
 
 from forebay.emulator import wire
 from forebay.emulator.answers import Answer
-from forebay.emulator.body import ApiError, Asked, bad_request
+from forebay.emulator.body import ApiError, Asked, Tokens, bad_request
 from forebay.emulator.core import Sequence
 from forebay.emulator.http import Exchange, Request
+from forebay.emulator.wire import text_of
 
 DIMENSIONS = 8
 KEPT_MAX = 1000
@@ -352,3 +353,12 @@ def kept(exchange: Exchange, answers: dict[str, bytes]) -> None:
     if response_id not in answers:
         raise ApiError(404, "NotFoundError", f"Response with id '{response_id}' not found.")
     exchange.respond(200, answers[response_id])
+
+
+def detokenized(exchange: Exchange) -> None:
+    """``/detokenize``: the text of token ids."""
+    try:
+        ids = msgspec.json.decode(exchange.request.body, type=Tokens).tokens
+    except msgspec.MsgspecError as error:
+        raise ApiError(400, "Bad Request", str(error)) from error
+    exchange.respond(200, _encode({"prompt": text_of(ids)}))
