@@ -53,7 +53,8 @@ def test_stopping_without_a_drain_is_found_out(monkeypatch):
 def test_a_leaked_permit_is_found_out(monkeypatch):
     abandon = Admission.abandon
     monkeypatch.setattr(Admission, "abandon", lambda self, ticket, now_s: [] if ticket % 2 else abandon(self, ticket, now_s))
-    assert broken_promises() & {"permits are conserved", "nothing is left inside"}
+    # A world in which it is not seen at once does not end: nobody's work is ever done.
+    assert broken_promises() & {"permits are conserved", "nothing is left inside", "the world runs"}
 
 
 def test_a_policy_that_reads_an_outage_as_idle_is_found_out(monkeypatch):
