@@ -14,6 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from forebay.admission.outcomes import jittered
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Readmit
+from forebay.admission.prefixes import prefix_of
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
@@ -287,7 +288,9 @@ class Gateway:
             output_max = ask.output_tokens_max if route.generates else 1
             shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
-            call.start(tier, shape, self.clock.now_s(), request.facts.patience_s)
+            by_prefix = pool.by_prefix and route.generates
+            prefix = prefix_of(body, len(body), shape.prompt_tokens, ask.model) if by_prefix else None
+            call.start(tier, shape, self.clock.now_s(), facts.patience_s, prefix)
         elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
@@ -314,7 +317,9 @@ class Gateway:
         call = connection.reply = call_for(route, request)(
             self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id
         )
-        call.start(tier, shape, self.clock.now_s(), request.facts.patience_s)
+        by_prefix = pool.by_prefix and route.generates and not route.multipart
+        prefix = prefix_of(body, size, shape.prompt_tokens, ask.model) if by_prefix else None
+        call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)
 
     def _ask_holder(self, connection: ClientConnection, request: Request, response_id: str, methods: tuple[bytes, ...]) -> None:
         """An answer is asked for that some engine keeps."""
