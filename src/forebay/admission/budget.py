@@ -217,8 +217,10 @@ class Replica:
             self._refused = None
         self.prefill_tokens -= ticket.outstanding
         self.preemptible -= ticket.lane.preemptible
-        ticket.uncached += ticket.spared
-        ticket.emitted = ticket.outstanding = ticket.spared = 0
+        ticket.emitted = ticket.outstanding = 0
+        if ticket.spared:
+            ticket.uncached += ticket.spared
+            ticket.spared = 0
         ticket.review_at_tokens = REVIEW_TOKENS_MIN
         ticket.expected = ticket.output
         if self._peaks is not None:
