@@ -63,7 +63,8 @@ class PrefixIndex:
         self._holders: dict[int, int] = {}
         """Hash → replicas that hold it, a bit each."""
         self._held: dict[str, OrderedDict[int, None]] = {}
-        self._bit: dict[str, int] = {}
+        self.bits: dict[str, int] = {}
+        """Of each replica that something was sent to, its bit in what ``levels`` tells."""
         self._free_bits: list[int] = []
 
     def __len__(self) -> int:
@@ -78,8 +79,8 @@ class PrefixIndex:
             if len(self._held) >= REPLICAS_MAX:
                 return
             held = self._held[replica] = OrderedDict()
-            self._bit[replica] = 1 << (self._free_bits.pop() if self._free_bits else len(self._bit))
-        bit, holders = self._bit[replica], self._holders
+            self.bits[replica] = 1 << (self._free_bits.pop() if self._free_bits else len(self.bits))
+        bit, holders = self.bits[replica], self._holders
         # From the end: of one chain the beginning is used last, so that what is left of it is a beginning.
         for value in reversed(hashes):
             if value in held:
@@ -95,7 +96,7 @@ class PrefixIndex:
         held = self._held.pop(replica, None)
         if held is None:
             return
-        bit = self._bit.pop(replica)
+        bit = self.bits.pop(replica)
         for value in held:
             self._unhold(value, bit)
         self._free_bits.append(bit.bit_length() - 1)
@@ -118,10 +119,6 @@ class PrefixIndex:
                 levels.append((len(hashes), mask))
         levels.reverse()
         return levels
-
-    def bit(self, replica: str) -> int:
-        """The bit of ``replica`` in what ``levels`` tells; 0 where nothing was sent there."""
-        return self._bit.get(replica, 0)
 
     def depth(self, hashes: Chain, replica: str) -> int:
         """Blocks of the chain that ``replica`` holds from its beginning on."""
@@ -149,7 +146,7 @@ class PrefixIndex:
         told: dict[int, int] = {}
         for replica, held in self._held.items():
             for value in held:
-                told[value] = told.get(value, 0) | self._bit[replica]
+                told[value] = told.get(value, 0) | self.bits[replica]
         assert told == self._holders, "the table and what replicas hold differ"
-        bits = list(self._bit.values())
+        bits = list(self.bits.values())
         assert len(set(bits)) == len(bits), "two replicas have one bit"

@@ -152,21 +152,21 @@ class Replicas:
         """Of the least loaded and those that have some of its prompt: where least is prefilled before its first token."""
         best = self.choose(ticket, candidates, by_prefix=False)
         prefix = ticket.prefix
-        levels = self.prefixes.levels(prefix.chain) if prefix is not None and (best is None or len(candidates) > 1) else None
-        if prefix is None or not levels:
+        if prefix is None or (best is not None and len(candidates) == 1) or not (levels := self.prefixes.levels(prefix.chain)):
             return best
-        uncached, bit_of = ticket.uncached, self.prefixes.bit
-        bound = math.inf if best is None else best.standing + LOAD_BOUND
-        least, bit = math.inf, 0 if best is None else bit_of(best.id)
+        bits, uncached = self.prefixes.bits, ticket.uncached
+        least = bound = math.inf
         if best is not None:
-            blocks = next((depth for depth, bits in levels if bits & bit), 0)
-            least = best.prefill_tokens + uncached - prefix.cached_tokens(blocks, uncached)
-        holders = levels[-1][1] & ~bit
+            bound = best.standing + LOAD_BOUND
+            least = best.prefill_tokens + uncached - prefix.cached_tokens(_depth(levels, bits.get(best.id, 0)), uncached)
+            if least <= uncached - prefix.cached_tokens(levels[0][0], uncached):
+                return best  # nowhere is it less
+        holders = levels[-1][1]
         for replica in candidates:
-            bit = bit_of(replica.id)
-            if not bit & holders or replica.standing > bound or not replica.listed or replica.id in ticket.excluded:
+            bit = bits.get(replica.id, 0)
+            if not bit & holders or replica is best or replica.standing > bound or not replica.listed or replica.id in ticket.excluded:
                 continue
-            cached = prefix.cached_tokens(next(depth for depth, bits in levels if bits & bit), uncached)
+            cached = prefix.cached_tokens(_depth(levels, bit), uncached)
             tokens = replica.prefill_tokens + uncached - cached
             better = tokens < least or (tokens == least and best is not None and replica.rank < best.rank)
             if better and replica.fits(ticket, cached):
@@ -235,3 +235,11 @@ class Replicas:
         assert self.prefixes.replicas() <= may_be_chosen, "a replica that left is thought to have something cached"
         self.prefixes.check()
         assert all(self._known[replica.id] is replica for replica in self.listed), "a replica is kept twice"
+
+
+def _depth(levels: list[tuple[int, int]], bit: int) -> int:
+    """Blocks that the replica with this bit holds."""
+    for depth, bits in levels:
+        if bits & bit:
+            return depth
+    return 0

@@ -90,7 +90,7 @@ class IndexMachine(RuleBasedStateMachine):
             levels = self.index.levels(hashes)
             assert [depth for depth, _ in levels] == sorted({depth for depth in depths.values() if depth}, reverse=True)
             for replica in REPLICAS:
-                assert next((depth for depth, bits in levels if bits & self.index.bit(replica)), 0) == depths[replica]
+                assert next((depth for depth, bits in levels if bits & self.index.bits.get(replica, 0)), 0) == depths[replica]
         assert self.index.replicas() == set(self.model)
 
 
