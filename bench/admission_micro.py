@@ -4,7 +4,8 @@
 
 A request is: arrive, first token, two reports of 32 tokens, finish. ``free``: it starts at once. ``through``: 5,000 wait and each waits
 its turn behind them, so that a start comes with each end. ``past``: 5,000 of the lowest tier wait, and what comes is of the top one and
-starts at once. ``kv``: one replica with 256 sequences whose KV is full, and one that does not fit is asked about.
+starts at once. ``kv``: one replica with 256 sequences whose KV is full, and one that does not fit is asked about. ``near``: as ``free``, and each of 2 KB
+is looked for in what 4 replicas have cached of 64 conversations.
 Two trees are compared by running it alternately with ``PYTHONPATH`` set to each.
 """
 
@@ -22,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from forebay.admission.machine import Admission
+from forebay.admission.prefixes import prefix_of
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import DEFAULT_TIERS
@@ -56,6 +58,26 @@ class Free:
         self.now_s += 0.001
         ticket, machine, now_s = self.ticket, self.pool, self.now_s
         machine.arrive(ticket, self.tier, TEAMS[ticket & 15], SHAPE, now_s)
+        machine.first_token(ticket, now_s)
+        machine.emitted(ticket, 32)
+        machine.emitted(ticket, 32)
+        machine.finish(ticket, USAGE, now_s)
+
+
+class Near(Free):
+    """Where its beginning is cached; hashing its body is counted too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bodies = [b'{"model":"m","messages":' + b"%4d" % number * 500 + b"}" for number in range(64)]
+
+    def turn(self) -> None:
+        self.ticket += 1
+        self.now_s += 0.001
+        ticket, machine, now_s = self.ticket, self.pool, self.now_s
+        body = self.bodies[ticket & 63]
+        prefix = prefix_of(body, len(body), SHAPE.prompt_tokens, "m")
+        machine.arrive(ticket, self.tier, TEAMS[ticket & 15], SHAPE, now_s, prefix=prefix)
         machine.first_token(ticket, now_s)
         machine.emitted(ticket, 32)
         machine.emitted(ticket, 32)
@@ -161,10 +183,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", metavar="PATH")
-    parser.add_argument("--profile", choices=["free", "past", "through", "kv"])
+    parser.add_argument("--profile", choices=["free", "near", "past", "through", "kv"])
     args = parser.parse_args()
     result = {}
-    for case in (Free, Past, Through, Kv):
+    for case in (Free, Near, Past, Through, Kv):
         name = case.__name__.lower()
         made = case()
         gc.collect()

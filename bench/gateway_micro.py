@@ -6,8 +6,8 @@ many rounds, and the number of bytecodes and calls, which no neighbour on the ma
     .venv/bin/python bench/gateway_micro.py [--json PATH] [--rounds 30] [--profile CASE]
 
 ``json`` is a short answer that is no stream, ``sse`` one of four chunks, ``chunk`` one event of a long stream, and ``told`` one with
-a token id that is noted and taken out, as vLLM is asked for. Two trees
-are compared by running it alternately with ``PYTHONPATH`` set to each.
+a token id that is noted and taken out, as vLLM is asked for. ``near`` is ``json`` in front of four engines, where what each has cached is
+looked at. Two trees are compared by running it alternately with ``PYTHONPATH`` set to each.
 """
 
 import argparse
@@ -76,7 +76,7 @@ class Loop:
         self._asked = asked
         self.time, self.call_later, self.create_task = loop.time, loop.call_later, loop.create_task
 
-    async def create_connection(self, factory: Callable[[], Any], *_: object) -> tuple[Wire, Any]:
+    async def create_connection(self, factory: Callable[[], Any], *_: object, **__: object) -> tuple[Wire, Any]:
         wire = Wire(self._asked)
         wire.protocol = factory()
         wire.protocol.connection_made(wire)
@@ -86,11 +86,11 @@ class Loop:
 class Bench:
     """One gateway with clients and engines that are there already."""
 
-    def __init__(self, metrics: str = "llamacpp", token: bytes = TOKEN) -> None:
+    def __init__(self, metrics: str = "llamacpp", token: bytes = TOKEN, engines: int = 1) -> None:
         self.token = token
         loop = asyncio.get_running_loop()
         self.asked: list[Wire] = []
-        attach = EngineKind("attach", attach=("http://127.0.0.1:8000",), metrics=metrics)
+        attach = EngineKind("attach", attach=tuple(f"http://127.0.0.1:{8000 + number}" for number in range(engines)), metrics=metrics)
         spec = Spec(pools=(Pool("bench", "bench", attach, queued_max=10_000),), models=(Model("bench", 131_072),), tiers=DEFAULT_TIERS)
         upstream = HttpUpstream(Loop(loop, self.asked))  # type: ignore[arg-type]
         self.gateway = Gateway(spec, LoopClock(), RandomIds(), upstream, random.Random(1), NoSink(), "bench")
@@ -202,13 +202,13 @@ def counted(case: Callable[[int], int]) -> tuple[float, float]:
 
 
 async def bench(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    plain, told = Bench(), Bench("vllm", TOLD)
-    await plain.warm()
-    await told.warm()
+    plain, told, near = Bench(), Bench("vllm", TOLD), Bench(engines=4)
+    for each in (plain, told, near):
+        await each.warm()
     result = {}
-    for name, turns in (("json", 64), ("sse", 32), ("chunk", 1), ("told", 1)):
-        own = told if name == "told" else plain
-        case = own.chunk if name == "told" else getattr(own, name)
+    for name, turns in (("json", 64), ("near", 64), ("sse", 32), ("chunk", 1), ("told", 1)):
+        own = {"told": told, "near": near}.get(name, plain)
+        case = {"told": own.chunk, "near": own.json}.get(name) or getattr(own, name)
         if case == own.chunk:
             own.open_streams()
         gc.collect()
@@ -229,7 +229,7 @@ async def bench(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--profile", choices=["json", "sse", "chunk", "told"])
+    parser.add_argument("--profile", choices=["json", "near", "sse", "chunk", "told"])
     parser.add_argument("--json", metavar="PATH")
     args = parser.parse_args()
     result = uvloop.run(bench(args))

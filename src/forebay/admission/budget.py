@@ -44,6 +44,8 @@ class Replica:
         self.chosen_seq = 0
         self.rank = (0.0, 0, 0)
         """Fraction of the tightest budget in use, streams, and when it was last chosen: the lowest is chosen first. As of ``weigh``."""
+        self.standing = 0.0
+        """The same fraction without prefill, which passes. As of ``weigh``."""
         self.kept_for: Ticket | None = None
         """Who alone of its lane and less important ones may be let in…"""
         self.kept_index = NOT_KEPT
@@ -82,9 +84,10 @@ class Replica:
         if self._weighed:
             self._changed()
 
-    def fits(self, ticket: Ticket) -> bool:
+    def fits(self, ticket: Ticket, cached_tokens: int = 0) -> bool:
         """Whether all budgets (and the context limit) hold with ``ticket``, and the space is not kept for another.
 
+        ``cached_tokens`` of its uncached prompt are foreseen to be cached here.
         A prompt larger than the whole prefill budget is let in where no prefill is outstanding: it has to run somewhere. So is one
         that alone makes steps longer than the ITL promise.
         """
@@ -103,7 +106,7 @@ class Replica:
             kv_tokens -= int(RESERVE * kv_tokens)
             prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
         outstanding = self.prefill_tokens
-        if outstanding and outstanding + ticket.uncached > prefill_tokens:
+        if outstanding and outstanding + ticket.uncached - cached_tokens > prefill_tokens:
             if not self.prefill_wanted:
                 self.prefill_wanted = True
                 self._wanting.append(self)
@@ -173,8 +176,11 @@ class Replica:
             return True
         return peak_kv_tokens(self._spread(ticket, victims)) <= capacity.kv_tokens
 
-    def grant(self, ticket: Ticket, now_s: float) -> None:
+    def grant(self, ticket: Ticket, now_s: float, cached_tokens: int = 0) -> None:
         """Give a permit; the caller has asked ``fits``."""
+        if cached_tokens:
+            ticket.spared = cached_tokens
+            ticket.uncached -= cached_tokens
         ticket.replica = self
         ticket.dispatched_s = now_s
         ticket.outstanding = ticket.uncached
@@ -212,6 +218,9 @@ class Replica:
         self.prefill_tokens -= ticket.outstanding
         self.preemptible -= ticket.lane.preemptible
         ticket.emitted = ticket.outstanding = 0
+        if ticket.spared:
+            ticket.uncached += ticket.spared
+            ticket.spared = 0
         ticket.review_at_tokens = REVIEW_TOKENS_MIN
         ticket.expected = ticket.output
         if self._peaks is not None:
@@ -277,6 +286,7 @@ class Replica:
         share = self.sequences / capacity.sequences if capacity.sequences else 1.0
         if share > load:
             load = share
+        self.standing = load
         if capacity.prefill_tokens:
             load += self.prefill_tokens / capacity.prefill_tokens
         self.rank = (load, len(self.permits), self.chosen_seq)

@@ -16,6 +16,7 @@ from forebay.admission.effects import Effect, Refuse
 from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
+from forebay.admission.prefixes import Prefix
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX, Waiting
@@ -61,6 +62,7 @@ class Admission:
         self._waiting = Waiting(tiers, weights or {})
         self._pump = Pump(self._waiting)
         self._replicas = self._pump.replicas
+        self.cached = self._replicas.cached
         self._lanes = self._waiting.lanes
         self._lane_of = self._waiting.lane_of
         self._tickets: dict[int, Ticket] = {}
@@ -87,12 +89,13 @@ class Admission:
         ttft_s: float | None = None,
         patience_s: float = math.inf,
         whole: bool = False,
+        prefix: Prefix | None = None,
     ) -> list[Effect]:
         """A new request: dispatched, queued (no effect for it), or refused. Raises ValueError for a ticket in use or a tier unknown.
 
         ``longest_wait_s``, ``ttft_s``: the team's own promises in that tier, where it has some; else the tier's.
         ``patience_s``: how long the client itself waits for the first byte, which comes at the end where it asks for the ``whole`` answer:
-        what can't start in time for that is refused, at once where the measured pace tells.
+        what can't start in time for that is refused, at once where the measured pace tells. ``prefix``: instead of cached tokens.
         """
         lane = self._lane_of.get(tier)
         if lane is None:
@@ -107,7 +110,7 @@ class Admission:
         order = lane.order
         entry = Ticket(ticket, lane, order.accounts.get(team) or order.account(team), shape, now_s)
         entry.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        entry.whole = whole
+        entry.whole, entry.prefix = whole, prefix
         self._tickets[ticket] = entry
         replicas = self._replicas
         if not lane.preemptible:
@@ -132,10 +135,7 @@ class Admission:
         return effects
 
     def first_token(self, ticket: int, now_s: float) -> list[Effect]:
-        """The first token of a dispatched request went to its client: its share of prefill is free, and it keeps its place.
-
-        Later calls change nothing.
-        """
+        """The first token of a dispatched request is with its client: its prefill is over, its place is its own. Repeats change nothing."""
         entry = self._running(ticket)
         replica = entry.replica
         assert replica is not None
@@ -175,8 +175,7 @@ class Admission:
         if usage is not None:
             if usage.output_tokens - entry.resumed > entry.output:
                 self.outlived_total += 1
-            prompt_tokens = usage.prompt_tokens - usage.cached_tokens if usage.exact else entry.uncached
-            entry.lane.order.charge(entry, prompt_tokens + OUTPUT_COST * usage.output_tokens)
+            entry.lane.order.charge(entry, self._replicas.prefilled_tokens(entry, usage) + OUTPUT_COST * usage.output_tokens)
         return self._end_permit(entry, now_s)
 
     def abandon(self, ticket: int, now_s: float) -> list[Effect]:

@@ -7,6 +7,7 @@ wrong guess costs a prefill that would have been needed anyway, so hashes of 64 
 """
 
 from collections import OrderedDict
+from typing import NamedTuple
 
 BLOCK_BYTES = 512
 """About 128 tokens: eight of vLLM's blocks."""
@@ -22,7 +23,25 @@ Chain = tuple[int, ...]
 """Hashes of a prompt up to the end of each of its blocks."""
 
 
-def chain(body: bytes) -> Chain:
+class Prefix(NamedTuple):
+    """The prompt of one request, as far as it is known where it may be cached."""
+
+    chain: Chain
+    block_tokens: int
+    """Estimated tokens of one block of it, at least 1."""
+
+    def cached_tokens(self, blocks: int, uncached_tokens: int) -> int:
+        """Of ``uncached_tokens`` of its prompt, those in its first ``blocks``; engines prefill at least one token of each prompt."""
+        return min(blocks * self.block_tokens, max(0, uncached_tokens - 1))
+
+
+def prefix_of(body: bytes, body_bytes: int, prompt_tokens: int, model: str) -> Prefix | None:
+    """Of a request for ``model`` (adapters share no cache) whose body of ``body_bytes`` begins with ``body``; None: less than a block."""
+    hashes = chain(body, model)
+    return Prefix(hashes, max(1, BLOCK_BYTES * prompt_tokens // body_bytes)) if hashes else None
+
+
+def chain(body: bytes, model: str = "") -> Chain:
     """The chain of a request body, from where its prompt begins: fields before it may differ. A part of a block counts for nothing."""
     start = -1
     for key in _PROMPT_KEYS:
@@ -30,7 +49,7 @@ def chain(body: bytes) -> Chain:
         if start >= 0:
             break
     start = max(start, 0)
-    value, hashes = 0, []
+    value, hashes = hash(model), []
     for begin in range(start, min(len(body) - BLOCK_BYTES, start + (BLOCKS_MAX - 1) * BLOCK_BYTES) + 1, BLOCK_BYTES):
         value = hash((value, body[begin : begin + BLOCK_BYTES]))
         hashes.append(value)
@@ -44,7 +63,8 @@ class PrefixIndex:
         self._holders: dict[int, int] = {}
         """Hash → replicas that hold it, a bit each."""
         self._held: dict[str, OrderedDict[int, None]] = {}
-        self._bit: dict[str, int] = {}
+        self.bits: dict[str, int] = {}
+        """Of each replica that something was sent to, its bit in what ``levels`` tells."""
         self._free_bits: list[int] = []
 
     def __len__(self) -> int:
@@ -59,8 +79,8 @@ class PrefixIndex:
             if len(self._held) >= REPLICAS_MAX:
                 return
             held = self._held[replica] = OrderedDict()
-            self._bit[replica] = 1 << (self._free_bits.pop() if self._free_bits else len(self._bit))
-        bit, holders = self._bit[replica], self._holders
+            self.bits[replica] = 1 << (self._free_bits.pop() if self._free_bits else len(self.bits))
+        bit, holders = self.bits[replica], self._holders
         # From the end: of one chain the beginning is used last, so that what is left of it is a beginning.
         for value in reversed(hashes):
             if value in held:
@@ -76,26 +96,29 @@ class PrefixIndex:
         held = self._held.pop(replica, None)
         if held is None:
             return
-        bit = self._bit.pop(replica)
+        bit = self.bits.pop(replica)
         for value in held:
             self._unhold(value, bit)
         self._free_bits.append(bit.bit_length() - 1)
 
-    def deepest(self, hashes: Chain) -> tuple[int, int]:
-        """Blocks of the longest beginning that any replica holds, and the bits of all that hold it; ``(0, 0)`` where none does."""
+    def levels(self, hashes: Chain) -> list[tuple[int, int]]:
+        """Blocks held from the beginning on, and the bits of all that hold as many or more: deepest first; empty where none is held."""
         holders = self._holders
-        depth, mask = 0, -1
-        for value in hashes:
+        levels: list[tuple[int, int]] = []
+        mask = -1
+        for depth, value in enumerate(hashes):
             further = mask & holders.get(value, 0)
-            if not further:
-                break
-            mask = further
-            depth += 1
-        return (depth, mask) if depth else (0, 0)
-
-    def bit(self, replica: str) -> int:
-        """The bit of ``replica`` in what ``deepest`` tells; 0 where nothing was sent there."""
-        return self._bit.get(replica, 0)
+            if further != mask:
+                if depth:
+                    levels.append((depth, mask))
+                mask = further
+                if not further:
+                    break
+        else:
+            if hashes:
+                levels.append((len(hashes), mask))
+        levels.reverse()
+        return levels
 
     def depth(self, hashes: Chain, replica: str) -> int:
         """Blocks of the chain that ``replica`` holds from its beginning on."""
@@ -106,6 +129,10 @@ class PrefixIndex:
                 break
             depth += 1
         return depth
+
+    def replicas(self) -> set[str]:
+        """All that something was sent to."""
+        return set(self._held)
 
     def _unhold(self, value: int, bit: int) -> None:
         left = self._holders[value] & ~bit
@@ -119,7 +146,7 @@ class PrefixIndex:
         told: dict[int, int] = {}
         for replica, held in self._held.items():
             for value in held:
-                told[value] = told.get(value, 0) | self._bit[replica]
+                told[value] = told.get(value, 0) | self.bits[replica]
         assert told == self._holders, "the table and what replicas hold differ"
-        bits = list(self._bit.values())
+        bits = list(self.bits.values())
         assert len(set(bits)) == len(bits), "two replicas have one bit"

@@ -88,7 +88,7 @@ class Pump:
         replicas = self.replicas
         replicas.chosen_seq += 1
         replica.chosen_seq = replicas.chosen_seq
-        replica.grant(entry, now_s)
+        replica.grant(entry, now_s, replicas.sent(entry, replica) if entry.prefix is not None else 0)
         more_tokens = entry.uncached - entry.charged_tokens
         if more_tokens > 0:
             entry.charged_tokens = entry.uncached

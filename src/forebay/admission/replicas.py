@@ -2,17 +2,36 @@
 
 A roster is the whole truth about who may get new permits; permits that were given are the gateway's own truth, and
 outlive the roster they were given under.
+
+A request whose prompt begins as one before it goes where that was sent, if that saves more prefill than waits there, and only within
+`LOAD_BOUND` of the load it would go to otherwise: a beginning that everybody shares fills no replica before the others.
 """
 
+import math
 from collections.abc import Collection
 from operator import attrgetter
 
 from forebay.admission.budget import Replica, could_ever_fit
 from forebay.admission.outcomes import Refusal
+from forebay.admission.prefixes import PrefixIndex
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
+from forebay.domain.shape import Usage
 
+LOAD_BOUND = 0.25
+"""Share of the fuller of KV and slots by which a replica may be above the least loaded and still be preferred for what it has cached."""
 _RANK = attrgetter("rank")
+
+
+class Cached:
+    """How well it was foreseen what is cached, over the finished requests for which it was."""
+
+    __slots__ = ("cached_tokens", "foreseen_tokens")
+
+    def __init__(self) -> None:
+        self.foreseen_tokens = 0
+        self.cached_tokens = 0
+        """As engines told; some never do."""
 
 
 class Replicas:
@@ -40,6 +59,9 @@ class Replicas:
         """Replicas that refused somebody for want of prefill tokens since something was freed on them."""
         self._unweighed: list[Replica] = []
         """Replicas whose rank is not that of their permits now: where there is no choice, nobody weighs."""
+        self.prefixes = PrefixIndex()
+        """What was sent to the listed ones."""
+        self.cached = Cached()
 
     def take(self, roster: RosterPool, now_s: float) -> None:
         """Use this roster from now on. A replica that left keeps its permits until they end; one that comes back counts them."""
@@ -47,12 +69,15 @@ class Replicas:
         for known in list(self._known.values()):
             if known.id not in listed:
                 known.listed = False
+                self.prefixes.drop(known.id)
                 self.forget_if_idle(known)
         for replica_id, replica in listed.items():
             known_one = self._known.get(replica_id)
             if known_one is None:
                 self._known[replica_id] = Replica(replica, self._unweighed, self.wanting)
             else:
+                if known_one.url != replica.url:  # another process under the same name
+                    self.prefixes.drop(replica_id)
                 known_one.use(replica)
         self.listed = [self._known[replica_id] for replica_id in listed]
         self._capacities = frozenset(replica.capacity for replica in listed.values())
@@ -97,11 +122,14 @@ class Replicas:
                 return replica
         return None
 
-    def choose(self, ticket: Ticket, candidates: Collection[Replica]) -> Replica | None:
+    def choose(self, ticket: Ticket, candidates: Collection[Replica], *, by_prefix: bool = True) -> Replica | None:
         """The least loaded of ``candidates`` where it fits, or None; the least loaded has most of its tightest budget free.
 
-        Among equals: the one with the fewest streams, then the one chosen longest ago, so that equal replicas share.
+        Among equals: the one with the fewest streams, then the one chosen longest ago, so that equal replicas share. ``by_prefix``: one
+        that has its prompt's beginning goes before, where its first token comes sooner there and it is not much more loaded.
         """
+        if by_prefix and ticket.prefix is not None:
+            return self._nearest(ticket, candidates)
         excluded = ticket.excluded
         if len(candidates) == 1:
             first: Replica | None = next(iter(candidates))
@@ -119,6 +147,54 @@ class Replicas:
             if replica is not first and replica.listed and replica.id not in excluded and replica.fits(ticket):
                 best = replica
         return best
+
+    def _nearest(self, ticket: Ticket, candidates: Collection[Replica]) -> Replica | None:
+        """Of the least loaded and those that have some of its prompt: where least is prefilled before its first token."""
+        best = self.choose(ticket, candidates, by_prefix=False)
+        prefix = ticket.prefix
+        if prefix is None or (best is not None and len(candidates) == 1) or not (levels := self.prefixes.levels(prefix.chain)):
+            return best
+        bits, uncached = self.prefixes.bits, ticket.uncached
+        least = bound = math.inf
+        if best is not None:
+            bound = best.standing + LOAD_BOUND
+            least = best.prefill_tokens + uncached - prefix.cached_tokens(_depth(levels, bits.get(best.id, 0)), uncached)
+            if least <= uncached - prefix.cached_tokens(levels[0][0], uncached):
+                return best  # nowhere is it less
+        holders = levels[-1][1]
+        for replica in candidates:
+            bit = bits.get(replica.id, 0)
+            if not bit & holders or replica is best or replica.standing > bound or not replica.listed or replica.id in ticket.excluded:
+                continue
+            cached = prefix.cached_tokens(_depth(levels, bit), uncached)
+            tokens = replica.prefill_tokens + uncached - cached
+            better = tokens < least or (tokens == least and best is not None and replica.rank < best.rank)
+            if better and replica.fits(ticket, cached):
+                best, least = replica, tokens
+        return best
+
+    def sent(self, ticket: Ticket, replica: Replica) -> int:
+        """``ticket`` is given a permit there: how many tokens of its prompt are foreseen to be cached. From now on all are."""
+        prefix = ticket.prefix
+        if prefix is None:
+            return 0
+        hashes, block_tokens = prefix
+        cached = prefix.cached_tokens(self.prefixes.depth(hashes, replica.id), ticket.uncached)
+        self.prefixes.sent(replica.id, hashes, replica.capacity.kv_tokens // block_tokens)
+        return cached
+
+    def prefilled_tokens(self, ticket: Ticket, usage: Usage) -> int:
+        """Uncached prompt tokens of a finished request: as its engine told, or, while none of the pool has ever told, as foreseen."""
+        if not usage.exact:
+            return ticket.uncached
+        cached_tokens = usage.cached_tokens
+        if ticket.prefix is not None:
+            told = self.cached
+            told.foreseen_tokens += ticket.spared
+            told.cached_tokens += cached_tokens
+            if not told.cached_tokens:
+                cached_tokens = min(ticket.spared, usage.prompt_tokens)
+        return usage.prompt_tokens - cached_tokens
 
     def hopeless(self, ticket: Ticket) -> Refusal | None:
         """Why no replica of this roster will ever take it, or None. An empty roster says nothing."""
@@ -156,4 +232,14 @@ class Replicas:
             replica.check()
         may_be_chosen = {replica.id for replica in self._known.values() if replica.listed}
         assert may_be_chosen == {replica.id for replica in self.listed}, "the roster and the replicas known differ"
+        assert self.prefixes.replicas() <= may_be_chosen, "a replica that left is thought to have something cached"
+        self.prefixes.check()
         assert all(self._known[replica.id] is replica for replica in self.listed), "a replica is kept twice"
+
+
+def _depth(levels: list[tuple[int, int]], bit: int) -> int:
+    """Blocks that the replica with this bit holds."""
+    for depth, bits in levels:
+        if bits & bit:
+            return depth
+    return 0

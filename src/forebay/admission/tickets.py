@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from forebay.admission.budget import Replica
     from forebay.admission.fairness import Account
     from forebay.admission.lanes import Lane
+    from forebay.admission.prefixes import Prefix
 
 RETRIES_MAX = 8
 """Replicas remembered as tried; after so many the request is given up."""
@@ -39,6 +40,7 @@ class Ticket:
         "outstanding",
         "preempted",
         "prefilled_s",
+        "prefix",
         "prompt",
         "queued_s",
         "queued_seq",
@@ -48,6 +50,7 @@ class Ticket:
         "review_at_tokens",
         "sequences",
         "skips",
+        "spared",
         "total",
         "tried_seq",
         "uncached",
@@ -79,6 +82,10 @@ class Ticket:
         """Once it has emitted so much, its expected output is looked at again."""
         self.queued_seq = self.emitted = self.resumed = self.charged_tokens = 0
         self.replica: Replica | None = None
+        self.prefix: Prefix | None = None
+        """What of its prompt may be cached; None: nobody looks."""
+        self.spared = 0
+        """Prompt tokens foreseen to be cached where it runs; ``uncached`` is without them until its permit ends."""
         self.excluded: tuple[str, ...] = ()
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""

@@ -16,6 +16,7 @@ from forebay.admission.estimate import Estimator
 from forebay.admission.machine import Admission
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Outliers, Probe
+from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import OverCap, Quota
 from forebay.admission.spill import SpillAdmission
 from forebay.domain.profile import Profile
@@ -96,8 +97,10 @@ class PoolDesk:
 
     __slots__ = (
         "_finished",
+        "_prefix_routing",
         "admission",
         "base",
+        "by_prefix",
         "calls",
         "context_tokens",
         "engine",
@@ -143,6 +146,9 @@ class PoolDesk:
         self.routed: tuple[str, ...] = ()
         """Its replicas, but for those that are ejected."""
         self._finished = 0
+        self._prefix_routing = pool.prefix_routing
+        self.by_prefix = False
+        """There is a choice of replicas, and what they have cached counts."""
 
     def routes(self, now_s: float) -> RosterPool:
         """The roster without what is ejected."""
@@ -150,6 +156,7 @@ class PoolDesk:
         out = self.outliers.out
         replicas = tuple(replica for replica in roster.replicas if replica.id not in out) if out else roster.replicas
         self.routed = tuple(replica.id for replica in replicas)
+        self.by_prefix = self._prefix_routing and len(replicas) > 1
         expected_s = roster.next_ready_in_s
         if expected_s is not None:
             expected_s = max(0.0, expected_s - (now_s - self.roster_at_s))
@@ -190,7 +197,16 @@ class Desk:
         return self._tickets
 
     def arrive(
-        self, pool: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float, patience_s: float, whole: bool
+        self,
+        pool: PoolDesk,
+        call: Caller,
+        tier: Tier,
+        team: str,
+        shape: Shape,
+        now_s: float,
+        patience_s: float,
+        whole: bool,
+        prefix: Prefix | None = None,
     ) -> None:
         """A request came; it may be sent or refused before this returns.
 
@@ -206,7 +222,7 @@ class Desk:
         pool.calls[ticket] = call
         admission = pool.admission
         effects = admission.arrive(
-            ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole
+            ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole, prefix
         )
         if effects or admission.waiting:
             self._after(pool, effects)

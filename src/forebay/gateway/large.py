@@ -6,6 +6,7 @@ engine takes beyond the beginning, a failure is final; before that another repli
 
 import msgspec
 
+from forebay.admission.prefixes import Prefix
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.dialects import RESPONSES
@@ -27,7 +28,7 @@ class LargeCall(ResponsesCall):
 
     _large: LargeRequest
 
-    def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float) -> None:
+    def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float, prefix: Prefix | None = None) -> None:
         """Queue it; the client sends no more until its turn."""
         large = self._request
         assert isinstance(large, LargeRequest)
@@ -37,7 +38,7 @@ class LargeCall(ResponsesCall):
         self._length = None if large.length is None else large.length + grown
         large.taker = self
         self._connection.hold_back(True)
-        super().start(tier, shape, now_s, patience_s)
+        super().start(tier, shape, now_s, patience_s, prefix)
 
     def _send(self) -> None:
         url, request, body = self._replica_url, self._request, self._body

@@ -188,6 +188,10 @@ class Gauges(Protocol):
         """``(team, limit, requests refused for it)``."""
         ...
 
+    def cached(self) -> Iterable[tuple[str, int, int]]:
+        """``(pool, prompt tokens foreseen to be cached, those that engines told were)``."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -271,6 +275,12 @@ class GatewayCollector(Collector):
             out.add_metric([pool], replicas)
             ejections.add_metric([pool], total)
         yield from (out, ejections)
+        foreseen = CounterMetricFamily("forebay_prefix_foreseen_tokens", "Prompt tokens foreseen to be cached by engines.", labels=["pool"])
+        cached = CounterMetricFamily("forebay_prefix_cached_tokens", "Of the same requests, as engines told.", labels=["pool"])
+        for pool, foreseen_tokens, cached_tokens in self._gauges.cached():
+            foreseen.add_metric([pool], foreseen_tokens)
+            cached.add_metric([pool], cached_tokens)
+        yield from (foreseen, cached)
         yield GaugeMetricFamily("forebay_client_connections", "Open client connections.", value=self._gauges.connections())
         yield GaugeMetricFamily("forebay_bodies_bytes", "Request bodies held.", value=self._gauges.bodies_bytes())
 

@@ -9,6 +9,7 @@ client's leaving, whichever comes first; each of the three ends it exactly once 
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS, Refusal
+from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import passed_answer
@@ -40,7 +41,7 @@ class Call(Moving):
 
     __slots__ = ()
 
-    def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float) -> None:
+    def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float, prefix: Prefix | None = None) -> None:
         """Queue it, under the promises of ``tier`` (its team's own, where it has some), for as many real seconds as the client waits."""
         self._estimate = shape
         self._arrived_s = now_s
@@ -53,7 +54,7 @@ class Call(Moving):
             self._ask_more()
         self._context.retries.arrived()
         self._meter.arrive(shape)
-        self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream)
+        self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream, prefix)
         if self._pool.ways is not None:
             self._look_around(now_s)
 

@@ -14,8 +14,10 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from forebay.admission.outcomes import jittered
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Readmit
+from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
+from forebay.domain.shape import Shape
 from forebay.gateway import overflow
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
@@ -294,7 +296,8 @@ class Gateway:
             output_max = ask.output_tokens_max if route.generates else 1
             shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
-            call.start(tier, shape, self.clock.now_s(), request.facts.patience_s)
+            prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
+            call.start(tier, shape, self.clock.now_s(), facts.patience_s, prefix)
         elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
@@ -321,7 +324,13 @@ class Gateway:
         call = connection.reply = call_for(route, request)(
             self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id
         )
-        call.start(tier, shape, self.clock.now_s(), request.facts.patience_s)
+        by_prefix = pool.by_prefix and route.generates and not route.multipart
+        prefix = self._prefix(pool, ask, body, size, shape) if by_prefix else None
+        call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)
+
+    def _prefix(self, pool: PoolDesk, ask: Ask, body: bytes, size: int, shape: Shape) -> Prefix | None:
+        """What of its prompt may be cached: one model has one cache under all its aliases, and each adapter its own."""
+        return prefix_of(body, size, shape.prompt_tokens, ask.model if ask.model in self._catalogue.adapters else pool.model)
 
     def _ask_holder(self, connection: ClientConnection, request: Request, response_id: str, methods: tuple[bytes, ...]) -> None:
         """An answer is asked for that some engine keeps."""

@@ -30,6 +30,11 @@ class Shown:
         """What was refused at a limit, by team."""
         return [(team, cap.value, count) for team, quota in self.desk.quotas.items() for cap, count in quota.refused.items() if count]
 
+    def cached(self) -> Iterable[tuple[str, int, int]]:
+        """Prompt tokens foreseen to be cached and told to be, by pool."""
+        told = [(pool.name, pool.admission.cached) for pool in self.desk.pools.values()]
+        return [(pool, cached.foreseen_tokens, cached.cached_tokens) for pool, cached in told]
+
     def connections(self) -> int:
         """Open client connections."""
         return len(self.http.connections)

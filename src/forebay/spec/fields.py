@@ -90,6 +90,13 @@ QUEUE = Record(
     "queue", "The pool's queue.", (Field("max", Whole(1, 10**6, 10_000), "Most requests that wait; more get 429.", "queued_max"),), Pool
 )
 
+ROUTING = Record(
+    "routing",
+    "How a replica of the pool is chosen.",
+    (Field("prefix", Flag(), "Prefer the one that was sent the same beginning before, if it isn't much more loaded.", "prefix_routing"),),
+    Pool,
+)
+
 POOL = Record(
     "pool",
     "The replicas that serve one model on one profile. Say how its engines come to be with `engine` or with `attach`.",
@@ -106,6 +113,7 @@ POOL = Record(
         Field("slo", SLO, SLO.doc),
         Field("scaling", SCALING, SCALING.doc),
         Field("queue", QUEUE, QUEUE.doc),
+        Field("routing", ROUTING, ROUTING.doc),
         Field("overflow", OVERFLOW, OVERFLOW.doc),
         Field(
             "adapters",

@@ -33,7 +33,11 @@ def build_pool(name: str, got: Got, known: Known, problems: Problems) -> Pool:
     engine = _engine(got, problems)
     scaling = _scaling(got, engine, problems)
     _check(got, engine, scaling, profile, problems)
-    values: dict[str, Any] = {**got.record_of("queue").filled(), "labels": tuple(sorted(got.get("labels", {}).items()))}
+    values: dict[str, Any] = {
+        **got.record_of("queue").filled(),
+        **got.record_of("routing").filled(),
+        "labels": tuple(sorted(got.get("labels", {}).items())),
+    }
     values["adapters"] = tuple(item.value for item in got.get("adapters", ()))
     slo = Slo(**got.record_of("slo").filled())
     overflow = build_overflow(got, problems)

@@ -224,6 +224,8 @@ class Pool(msgspec.Struct, frozen=True):
     """Names of LoRA adapters that every engine of the pool has loaded: clients ask for them as for models."""
     labels: tuple[tuple[str, str], ...] = ()
     overflow: Overflow = Overflow()
+    prefix_routing: bool = True
+    """Requests go where their prompt's beginning was sent before, within a bound of load."""
 
 
 class Limits(msgspec.Struct, frozen=True):

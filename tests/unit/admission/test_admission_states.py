@@ -13,6 +13,7 @@ from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.machine import NO_REPLICAS_HOLD_S, Admission
 from forebay.admission.outcomes import Refusal
 from forebay.admission.preempting import PREEMPTIONS_MAX
+from forebay.admission.prefixes import Prefix
 from forebay.domain.roster import Capacity, Posture, RosterPool, RosterReplica
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
@@ -28,6 +29,7 @@ QUEUED_MAX = 6
 KV_TOKENS = (60, 90)
 CONTEXT_TOKENS = 80
 FEW_SKIPS = 2
+CHAINS = [(1,), (1, 2), (1, 2, 3), (1, 4), (5, 6, 7)]
 
 
 @dataclass
@@ -43,6 +45,8 @@ class Request:
     prefilling: bool = False
     answered: bool = False
     requeued: int = 0
+    prefix: Prefix | None = None
+    spared: int = 0
     excluded: set[str] = field(default_factory=set)
 
 
@@ -57,6 +61,7 @@ class AdmissionStates(RuleBasedStateMachine):
         self.permits: dict[str, list[int]] = {}
         self.roster: dict[str, Capacity] = {}
         self.ended = 0
+        self.came: dict[int, tuple[int, ...]] = {}
 
     # --- the model -------------------------------------------------------------------------------------------------
 
@@ -78,8 +83,8 @@ class AdmissionStates(RuleBasedStateMachine):
             return False
         if shape.prompt_tokens + -(-shape.output_tokens // shape.sequences) > capacity.context_tokens:
             return False
-        prefilling = sum(self.requests[t].shape.uncached_tokens for t in running if self.requests[t].prefilling)
-        if prefilling and prefilling + shape.uncached_tokens > capacity.prefill_tokens * (0.1 if spared else 1):
+        prefilling = sum(self.requests[t].shape.uncached_tokens - self.requests[t].spared for t in running if self.requests[t].prefilling)
+        if prefilling and prefilling + shape.uncached_tokens - request.spared > capacity.prefill_tokens * (0.1 if spared else 1):
             return False
         if not exact:
             worst = sum(self.requests[t].shape.prompt_tokens + self.requests[t].expected for t in running)
@@ -127,6 +132,12 @@ class AdmissionStates(RuleBasedStateMachine):
         assert effect.replica_id in self.roster, "dispatched to a replica that isn't in the roster"
         assert effect.replica_id not in request.excluded, "dispatched again to a replica that failed it"
         assert self.now_s <= request.deadline_s, "started after it should have expired"
+        request.spared = self.machine._tickets[effect.ticket].spared
+        assert 0 <= request.spared <= max(0, request.shape.uncached_tokens - 1)
+        if request.spared:
+            assert request.prefix is not None, "nobody was to look"
+            others = {chain[0] for other, chain in self.came.items() if other != effect.ticket}
+            assert request.prefix.chain[0] in others or request.requeued or request.excluded, "cached, and nobody came with it"
         assert self.fits(effect.ticket, effect.replica_id), "over a budget at admission"
         self.lanes[request.tier].remove(effect.ticket)
         self.permits.setdefault(effect.replica_id, []).append(effect.ticket)
@@ -156,6 +167,7 @@ class AdmissionStates(RuleBasedStateMachine):
 
     def end_permit(self, ticket: int) -> None:
         self.permits[self.replica_of(ticket)].remove(ticket)
+        self.requests[ticket].spared = 0
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
@@ -184,13 +196,16 @@ class AdmissionStates(RuleBasedStateMachine):
         cached=st.integers(0, 60),
         count=st.sampled_from([1, 1, 1, 2, 5]),
         capped=st.booleans(),
+        prefix=st.none() | st.builds(Prefix, st.sampled_from(CHAINS), st.integers(1, 20)),
     )
-    def arrive(self, tier: str, team: str, prompt: int, output: int, cached: int, count: int, capped: bool) -> None:
+    def arrive(self, tier: str, team: str, prompt: int, output: int, cached: int, count: int, capped: bool, prefix: Prefix | None) -> None:
         ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
         shape = Shape(prompt, output, min(cached, prompt), output + 10 if capped else 0, count)
-        self.requests[ticket] = Request(tier, shape, self.now_s + WAIT_S[tier], expected=output)
+        self.requests[ticket] = Request(tier, shape, self.now_s + WAIT_S[tier], expected=output, prefix=prefix)
         self.lanes[tier].append(ticket)
-        self.carry_out(self.machine.arrive(ticket, tier, team, shape, self.now_s))
+        if prefix is not None:
+            self.came[ticket] = prefix.chain
+        self.carry_out(self.machine.arrive(ticket, tier, team, shape, self.now_s, prefix=prefix))
 
     @precondition(lambda self: self.running())
     @rule(data=st.data())
@@ -266,6 +281,14 @@ class AdmissionStates(RuleBasedStateMachine):
     @invariant()
     def consistent(self) -> None:
         self.machine.check()
+
+    @invariant()
+    def what_waits_is_whole_again(self) -> None:
+        """What was foreseen to be cached where it ran says nothing of where it will run."""
+        for lane in self.lanes.values():
+            for ticket in lane:
+                entry = self.machine._tickets[ticket]
+                assert (entry.uncached, entry.spared) == (self.requests[ticket].shape.uncached_tokens, 0)
 
     @invariant()
     def conserved(self) -> None:

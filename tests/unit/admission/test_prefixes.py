@@ -87,10 +87,11 @@ class IndexMachine(RuleBasedStateMachine):
                     depth += 1
                 depths[replica] = depth
                 assert self.index.depth(hashes, replica) == depth
-            deepest, bits = self.index.deepest(hashes)
-            assert deepest == max(depths.values())
+            levels = self.index.levels(hashes)
+            assert [depth for depth, _ in levels] == sorted({depth for depth in depths.values() if depth}, reverse=True)
             for replica in REPLICAS:
-                assert bool(bits & self.index.bit(replica)) == (depths[replica] == deepest > 0)
+                assert next((depth for depth, bits in levels if bits & self.index.bits.get(replica, 0)), 0) == depths[replica]
+        assert self.index.replicas() == set(self.model)
 
 
 TestIndex = IndexMachine.TestCase

@@ -83,15 +83,15 @@ class Fleet:
         await asyncio.sleep(0)
 
 
-def fleet(test, replicas=2, seed=None, engine=None, profile=PROFILE, context_tokens=2048, capacity=CAPACITY):
+def fleet(test, replicas=2, seed=None, engine=None, profile=PROFILE, context_tokens=2048, capacity=CAPACITY, spec=None):
     """Run ``test(fleet)``; nothing may be left afterwards."""
 
     async def main():
         network().latency_s = 0.0001
         clock, sink = LoopClock(), ListSink()
         pool = Pool("chat", "llama", engine or EngineKind("attach"), profile)
-        spec = Spec((pool,), (Model("llama", context_tokens),), DEFAULT_TIERS)
-        gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(7), sink, "gw-1")
+        gateway_spec = spec or Spec((pool,), (Model("llama", context_tokens),), DEFAULT_TIERS)
+        gateway = Gateway(gateway_spec, clock, CountingIds(), HttpUpstream(), random.Random(7), sink, "gw-1")
         engines = [EngineServer(PROFILE, "llama", clock, seed=number) for number in range(replicas)]
         urls = [f"http://127.0.0.1:{await each.start()}" for each in engines]
         world = Fleet(gateway, engines, sink, clock)

@@ -1,0 +1,73 @@
+"""Conversations over several engines: each stays where its beginning is cached, while engines share what is new."""
+
+import pytest
+from emulated_fleet import CHAT, COMPLETIONS, PROFILE, fleet
+
+from forebay.spec.types import DEFAULT_TIERS, EngineKind, Model, Pool, Spec
+
+
+def turns(count, who, said="what is asked and answered at length, " * 40):
+    """A conversation of ``count`` turns so far."""
+    return [{"role": "user", "content": f"{who}/{turn}: {said}"} for turn in range(count)]
+
+
+def chat(messages, stream=True):
+    return {"model": "llama", "messages": messages, "max_tokens": 5, "stream": stream}
+
+
+def served(world):
+    return [engine.stats.prompt_tokens.value for engine in world.engines]
+
+
+async def where(world, body, target=CHAT):
+    """Number of the engine that answers it."""
+    before = served(world)
+    answer = await world.ask(body, target)
+    assert answer.status == 200
+    (one,) = [number for number, (was, now) in enumerate(zip(before, served(world), strict=True)) if now > was]
+    return one
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_each_turn_of_a_conversation_goes_where_the_first_went(stream):
+    async def test(world):
+        first = {who: await where(world, chat(turns(1, who), stream)) for who in ("ann", "bob", "eve")}
+        assert set(first.values()) == {0, 1, 2}, "what is new is shared"
+        for count in (2, 3):
+            for who in ("eve", "eve", "ann", "bob"):
+                assert await where(world, chat(turns(count, who), stream)) == first[who]
+
+    fleet(test, replicas=3)
+
+
+def test_completions_too():
+    async def test(world):
+        prompt = "the same long beginning " * 60
+        first = await where(world, {"model": "llama", "prompt": prompt, "max_tokens": 5}, COMPLETIONS)
+        for more in ("and this", "and that", "and more"):
+            assert await where(world, {"model": "llama", "prompt": prompt + more, "max_tokens": 5}, COMPLETIONS) == first
+
+    fleet(test, replicas=2)
+
+
+def test_where_it_is_switched_off_and_where_there_is_one_replica_nobody_looks():
+    async def test(world):
+        for _ in range(3):
+            await world.ask(chat(turns(2, "ann")))
+        assert len(world.gateway.desk.pools["chat"].admission._replicas.prefixes) == 0
+
+    fleet(test, replicas=1)
+    off = Pool("chat", "llama", EngineKind("attach"), PROFILE, prefix_routing=False)
+    fleet(test, replicas=2, spec=Spec((off,), (Model("llama", 2048),), DEFAULT_TIERS))
+
+
+def test_how_well_it_was_foreseen_is_in_the_metrics():
+    async def test(world):
+        for _ in range(2):
+            await world.ask(chat(turns(2, "ann")))
+        pages = await (await world.client()).ask("/metrics", None)
+        rows = dict(line.rsplit(" ", 1) for line in pages.body.decode().splitlines() if line.startswith("forebay_prefix"))
+        assert float(rows['forebay_prefix_foreseen_tokens_total{pool="chat"}']) > 300
+        assert float(rows['forebay_prefix_cached_tokens_total{pool="chat"}']) == 0, "emulated engines don't tell"
+
+    fleet(test, replicas=2)
