@@ -76,7 +76,7 @@ class Loop:
         self._asked = asked
         self.time, self.call_later, self.create_task = loop.time, loop.call_later, loop.create_task
 
-    async def create_connection(self, factory: Callable[[], Any], *_: object) -> tuple[Wire, Any]:
+    async def create_connection(self, factory: Callable[[], Any], *_: object, **__: object) -> tuple[Wire, Any]:
         wire = Wire(self._asked)
         wire.protocol = factory()
         wire.protocol.connection_made(wire)
