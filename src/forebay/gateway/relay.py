@@ -52,7 +52,10 @@ class Call(Recovery):
             self._ask_more()
         self._context.retries.arrived()
         self._meter.arrive(shape)
+        self._enter()
         self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream)
+        if not self._wait_counted:
+            self._waits(now_s)
 
     def _ask_more(self) -> None:
         """Ask the engine for what is metered, and continued from."""
@@ -65,7 +68,8 @@ class Call(Recovery):
         now_s = self._context.desk.clock.now_s()
         if not self._wait_counted:
             self._wait_counted = True
-            self._meter.queue_wait.observe(now_s - self._arrived_s)
+            self._queue_s = now_s - self._arrived_s
+            self._meter.queue_wait.observe(self._queue_s)
         self._sent_s = self._progress_s = now_s
         self._replica = effect.replica_id
         self._replica_url = effect.url
@@ -77,6 +81,7 @@ class Call(Recovery):
         """Another took its place: stop the engine, and wait to be sent again. Nothing of an answer is out."""
         self._drop_exchange()
         self._meter.requeued += 1
+        self._preempted += 1
         self._resent = False
         self._forget_answer()
 
@@ -90,14 +95,18 @@ class Call(Recovery):
         self._over = True
         self._meter.shed[effect.why] += 1
         self._meter.outcomes[Outcome.SHED] += 1
-        self._refuse(refusal_reply(effect, context.speed, context.chance))
+        reply = refusal_reply(effect, context.speed, context.chance)
+        self._turned_away(effect.why, reply)
+        self._refuse(reply)
 
     def over_limit(self, over: OverCap) -> None:
         """Tell the client which limit of its team that is, and whether coming back will help."""
         self._over = True
         self._meter.shed[Refusal.OVER_LIMIT] += 1
         self._meter.outcomes[Outcome.SHED] += 1
-        self._refuse(*over_limit_reply(over, self._context.speed, self._context.chance))
+        reply, extra = over_limit_reply(over, self._context.speed, self._context.chance)
+        self._turned_away(Refusal.OVER_LIMIT, reply)
+        self._refuse(reply, extra)
 
     # -- the client ---------------------------------------------------------------------------------------------------
 
@@ -221,6 +230,7 @@ class Call(Recovery):
         now_s = self._context.desk.clock.now_s()
         if not self._paused:
             self._first_s = now_s
+        self._begun_s = now_s
         self._pool.firsts.took(now_s - self._sent_s)
         self._context.desk.served(self._pool, self._replica, now_s)
         if self._emitted is not None:
@@ -300,7 +310,7 @@ class Call(Recovery):
         self._open = True
         connection = self._connection
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        more = self._context.desk.limits_left(self._team)
+        more = self._context.desk.limits_left(self._team) + self._place()
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
         connection.release(self._request)

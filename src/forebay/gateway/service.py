@@ -29,6 +29,7 @@ from forebay.gateway.light import Light
 from forebay.gateway.meters import TierMeter, registry
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.prober import Prober
+from forebay.gateway.records import REQUESTS, Records
 from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.retries import HeldIds, RetryBudget
@@ -88,6 +89,7 @@ class Gateway:
         self._truncation = ("", "")
         self._light = Light(self)
         self.holders = self._light.holders
+        self.records = Records(clock)
         self._catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
         self._meters: list[TierMeter] = [meter for pool in self.desk.pools.values() for meter in pool.meters.values()]
@@ -96,7 +98,7 @@ class Gateway:
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
             b"/health": self._health,
             b"/metrics": self._metrics,
-            MODELS: self._tell_models,
+            MODELS: self._tell,
         }
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -229,7 +231,9 @@ class Gateway:
         if kept is not None:
             self._ask_holder(connection, request, *kept)
             return
-        answer = self._gets.get(path) or (self._tell_models if path.startswith(MODELS + b"/") else None)
+        answer = self._gets.get(path)
+        if answer is None and path.startswith((MODELS + b"/", REQUESTS)):
+            answer = self._tell
         if answer is None:
             unknown = ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {_shown(path)}.")
             self._refuse(connection, unknown, self._request_id(request))
@@ -345,9 +349,14 @@ class Gateway:
     def _metrics(self, connection: ClientConnection, _: Request) -> None:
         connection.answer(200, CONTENT_TYPE_LATEST.encode(), generate_latest(self._registry))
 
-    def _tell_models(self, connection: ClientConnection, request: Request) -> None:
-        request_id = self._request_id(request)
-        told = self._catalogue.told(request.target.partition(b"?")[0]) if self._caller(request) is not None else UNAUTHORIZED
+    def _tell(self, connection: ClientConnection, request: Request) -> None:
+        """Which models there are, or what is known of a request."""
+        request_id, caller = self._request_id(request), self._caller(request)
+        path = request.target.partition(b"?")[0]
+        if caller is None:
+            told: bytes | ErrorReply = UNAUTHORIZED
+        else:
+            told = self.records.told(path, caller.team) if path.startswith(REQUESTS) else self._catalogue.told(path)
         if isinstance(told, ErrorReply):
             self._refuse(connection, told, request_id)
         else:
