@@ -2,12 +2,14 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import lru_cache
 
 from forebay.admission.outcomes import Refusal, Shortage
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.call import CallState
+from forebay.gateway.desk import Desk
 from forebay.gateway.meters import Outcome
 from forebay.gateway.records import WHY_CHARS_MAX, Place, Record
 
@@ -36,19 +38,20 @@ class Recorded(CallState, ABC):
     def _counted_usage(self) -> Usage | None:
         """What was seen of its answer by now."""
 
-    def _enter(self) -> None:
-        """It can be asked for from now on."""
-        self._context.records.live[self._team, self._request_id] = self
+    @property
+    def known_as(self) -> tuple[str, bytes]:
+        """See `records.Live`."""
+        return self._team, self._request_id
 
     def _waits(self, now_s: float) -> None:
         """It was not sent at once: note what for, which takes no looking where it isn't the first."""
         admission = self._pool.admission
         if self._over or admission.runs(self.ticket):
             return
-        if admission.waiting > 1:
-            self._waited_for = Shortage.TURN.value
-        elif (at := admission.position(self.ticket, now_s)) is not None and at.short_of is not None:
-            self._waited_for = at.short_of.value
+        at = admission.position(self.ticket, now_s) if admission.waiting == 1 else None
+        short_of = Shortage.TURN if at is None or at.short_of is None else at.short_of
+        self._waited_for = short_of.value
+        self._context.records.waited[self._team, self._request_id] = self
 
     def _place(self) -> bytes:
         """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
@@ -64,11 +67,30 @@ class Recorded(CallState, ABC):
 
     def _recorded(self, outcome: Outcome, usage: Usage | None, now_s: float, reason: str = "") -> None:
         """It has ended."""
-        if outcome is _REFUSED_BY_ENGINE and self._answer is not None and self._answer.status >= 400:
-            self._why = f"The engine answered {self._answer.status}."
-        ordinary = outcome is _COMPLETED and not (self._retries or self._preempted)
-        record = self._record("finished", outcome.value, usage, now_s, reason)
-        self._context.records.keep((self._team, self._request_id), self, record, ordinary)
+        records = self._context.records
+        if self._waited_for and records.waited.get(self.known_as) is self:
+            del records.waited[self.known_as]
+        if outcome is not _COMPLETED or self._retries or self._preempted:
+            if outcome is _REFUSED_BY_ENGINE and self._answer is not None and self._answer.status >= 400:
+                self._why = f"The engine answered {self._answer.status}."
+            records.unusual.append(self._record("finished", outcome.value, usage, now_s, reason))
+            return
+        records.ordinary.append(
+            (
+                self._request_id,
+                self._team,
+                self._meter.tier.name,
+                self._pool.name,
+                self._arrived_s,
+                self._estimate,
+                self._queue_s,
+                self._waited_for,
+                self._replica,
+                usage,
+                self._begun_s,
+                now_s,
+            )
+        )
 
     def record(self, now_s: float) -> Record:
         """See `records.Live`."""
@@ -82,30 +104,34 @@ class Recorded(CallState, ABC):
         self, state: str, outcome: str | None, usage: Usage | None, now_s: float, reason: str = "", place: Place | None = None
     ) -> Record:
         arrived_s, estimate, begun_s = self._arrived_s, self._estimate, self._begun_s
-        why = self._why
         return Record(
-            self._request_id.decode(),
-            state,
-            self._team,
-            self._meter.tier.name,
-            self._pool.name,
-            arrived_s + self._context.records.wall_offset_s,
-            estimate.prompt_tokens,
-            estimate.output_tokens,
-            self._queue_s if self._wait_counted else now_s - arrived_s,
-            self._waited_for,
-            self._replica,
-            self._tried,
-            self._continued,
-            self._preempted,
-            outcome,
-            reason,
-            why[:WHY_CHARS_MAX] if why else why,
-            self._retry_after_s,
-            None if usage is None else usage.prompt_tokens,
-            None if usage is None else usage.output_tokens,
-            usage is not None and usage.exact,
-            None if begun_s is None else begun_s - arrived_s,
-            now_s - arrived_s,
-            place,
+            id=self._request_id.decode(),
+            state=state,
+            team=self._team,
+            tier=self._meter.tier.name,
+            pool=self._pool.name,
+            arrived_unix_s=arrived_s + self._context.records.wall_offset_s,
+            estimated_prompt_tokens=estimate.prompt_tokens,
+            estimated_output_tokens=estimate.output_tokens,
+            queue_s=self._queue_s if self._wait_counted else now_s - arrived_s,
+            waited_for=self._waited_for,
+            replica=self._replica,
+            outcome=outcome,
+            prompt_tokens=None if usage is None else usage.prompt_tokens,
+            output_tokens=None if usage is None else usage.output_tokens,
+            exact=usage is not None and usage.exact,
+            ttft_s=None if begun_s is None else begun_s - arrived_s,
+            total_s=now_s - arrived_s,
+            tried=self._tried,
+            continued=self._continued,
+            preempted=self._preempted,
+            reason=reason,
+            why=self._why[:WHY_CHARS_MAX],
+            retry_after_s=self._retry_after_s,
+            place=place,
         )
+
+
+def live(desk: Desk) -> Iterator[Recorded]:
+    """All requests inside."""
+    return (call for pool in desk.pools.values() for call in pool.calls.values() if isinstance(call, Recorded))

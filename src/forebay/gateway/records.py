@@ -4,14 +4,17 @@ A record is made once, when the request ends, of what the call knows anyway; whi
 What went as it should is forgotten first: it has a ring of its own, so that it never pushes out what did not.
 """
 
-from collections import OrderedDict
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Protocol
 from urllib.parse import unquote
 
 import msgspec
 
 from forebay.admission.outcomes import Shortage
+from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import ErrorReply
+from forebay.gateway.meters import Outcome
 from forebay.ports.clock import Clock
 
 REQUESTS = b"/forebay/v1/requests/"
@@ -25,6 +28,7 @@ RECORD_BYTES_MAX = 2048
 ID_CHARS_MAX = 400
 """Of an id in a path, as it is quoted there."""
 
+ORDINARY_OUTCOME = Outcome.COMPLETED.value
 _encode = msgspec.json.Encoder().encode
 
 
@@ -61,20 +65,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """What it was short of when it came (`Shortage`); empty: it was sent at once."""
     replica: str
     """The one it is on, or was on last; empty: none."""
-    tried: tuple[str, ...]
-    """Replicas that failed it."""
-    continued: int
-    """How often another replica went on with its answer."""
-    preempted: int
-    """How often it gave its place up."""
     outcome: str | None
     """`meters.Outcome`; None while it lives."""
-    reason: str
-    """Of one that was refused: `admission.outcomes.Refusal`."""
-    why: str
-    """What last went wrong, in words."""
-    retry_after_s: float | None
-    """Real seconds, as the client was told."""
     prompt_tokens: int | None
     """As metered; None: nothing was."""
     output_tokens: int | None
@@ -84,6 +76,18 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """From its arrival to a stream's first content; None: it had none, or was no stream."""
     total_s: float
     """From its arrival to its end, or until now."""
+    tried: tuple[str, ...] = ()
+    """Replicas that failed it."""
+    continued: int = 0
+    """How often another replica went on with its answer."""
+    preempted: int = 0
+    """How often it gave its place up."""
+    reason: str = ""
+    """Of one that was refused: `admission.outcomes.Refusal`."""
+    why: str = ""
+    """What last went wrong, in words."""
+    retry_after_s: float | None = None
+    """Real seconds, as the client was told."""
     place: Place | None = None
     """Of one that waits."""
 
@@ -91,46 +95,74 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 class Live(Protocol):
     """A request that has not ended."""
 
+    @property
+    def known_as(self) -> tuple[str, bytes]:
+        """Its team and id."""
+        ...
+
     def record(self, now_s: float) -> Record:
         """What is known of it by now."""
         ...
 
 
+Ordinary = tuple[bytes, str, str, str, float, Shape, float, str, str, Usage | None, float | None, float]
+"""Of a request that went as it should: id, team, tier, pool, arrival, estimate, wait, what for, replica, usage, first content, end.
+
+Such are nearly all: what is made for each is as little as can be made a record of when somebody asks.
+"""
+
+
 class Records:
     """Those of one gateway: every live request's, and the latest of those that ended, by team and id.
 
-    Clients choose ids, so one may be in use twice at once in a team: the later request is told of.
+    Clients choose ids, so one may be in use twice in a team: the latest request is told of, and one that lives before any that ended.
+    ``calls``: all that live now.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.live: dict[tuple[str, bytes], Live] = {}
+    def __init__(self, clock: Clock, calls: Callable[[], Iterable[Live]]) -> None:
+        self.waited: dict[tuple[str, bytes], Live] = {}
+        """Those of the live that could not be sent at once: it is them that are asked for again and again."""
+        self.ordinary: deque[Ordinary] = deque(maxlen=ORDINARY_MAX)
+        self.unusual: deque[Record] = deque(maxlen=UNUSUAL_MAX)
         self.wall_offset_s = clock.wall_s() - clock.now_s()
         """Both clocks go at one pace."""
         self._clock = clock
-        self._ordinary: OrderedDict[tuple[str, bytes], Record] = OrderedDict()
-        self._unusual: OrderedDict[tuple[str, bytes], Record] = OrderedDict()
-
-    def __len__(self) -> int:
-        """Records kept of requests that ended."""
-        return len(self._ordinary) + len(self._unusual)
-
-    def keep(self, key: tuple[str, bytes], call: Live, record: Record, ordinary: bool) -> None:
-        """``call`` has ended."""
-        if self.live.get(key) is call:
-            del self.live[key]
-        ring, most = (self._ordinary, ORDINARY_MAX) if ordinary else (self._unusual, UNUSUAL_MAX)
-        ring[key] = record
-        if len(ring) > most:
-            ring.popitem(last=False)
+        self._calls = calls
 
     def of(self, team: str, request_id: bytes) -> Record | None:
         """The latest request of ``team`` under this id; None: there is none, or it has been forgotten."""
         key = (team, request_id)
-        live = self.live.get(key)
+        live = self.waited.get(key) or next((call for call in self._calls() if call.known_as == key), None)
         if live is not None:
             return live.record(self._clock.now_s())
-        found = [record for ring in (self._ordinary, self._unusual) if (record := ring.get(key)) is not None]
-        return max(found, key=lambda record: record.arrived_unix_s, default=None)
+        shown = request_id.decode()
+        went_well = next((self._whole(one) for one in reversed(self.ordinary) if one[0] == request_id and one[1] == team), None)
+        other = next((record for record in reversed(self.unusual) if record.id == shown and record.team == team), None)
+        if went_well is None or other is None:
+            return went_well or other
+        return max(went_well, other, key=lambda record: record.arrived_unix_s)
+
+    def _whole(self, one: Ordinary) -> Record:
+        request_id, team, tier, pool, arrived_s, estimate, queue_s, waited_for, replica, usage, begun_s, ended_s = one
+        return Record(
+            id=request_id.decode(),
+            state="finished",
+            team=team,
+            tier=tier,
+            pool=pool,
+            arrived_unix_s=arrived_s + self.wall_offset_s,
+            estimated_prompt_tokens=estimate.prompt_tokens,
+            estimated_output_tokens=estimate.output_tokens,
+            queue_s=queue_s,
+            waited_for=waited_for,
+            replica=replica,
+            outcome=ORDINARY_OUTCOME,
+            prompt_tokens=None if usage is None else usage.prompt_tokens,
+            output_tokens=None if usage is None else usage.output_tokens,
+            exact=usage is not None and usage.exact,
+            ttft_s=None if begun_s is None else begun_s - arrived_s,
+            total_s=ended_s - arrived_s,
+        )
 
     def told(self, path: bytes, team: str) -> bytes | ErrorReply:
         """``GET /forebay/v1/requests/{id}``: the record as JSON, or 404. Another team's is none that there is."""

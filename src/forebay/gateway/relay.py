@@ -52,7 +52,6 @@ class Call(Recovery):
             self._ask_more()
         self._context.retries.arrived()
         self._meter.arrive(shape)
-        self._enter()
         self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream)
         if not self._wait_counted:
             self._waits(now_s)

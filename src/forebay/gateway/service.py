@@ -7,6 +7,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -29,6 +30,7 @@ from forebay.gateway.light import Light
 from forebay.gateway.meters import TierMeter, registry
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.prober import Prober
+from forebay.gateway.recorded import live
 from forebay.gateway.records import REQUESTS, Records
 from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Peek, Request
@@ -89,7 +91,7 @@ class Gateway:
         self._truncation = ("", "")
         self._light = Light(self)
         self.holders = self._light.holders
-        self.records = Records(clock)
+        self.records = Records(clock, partial(live, self.desk))
         self._catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
         self._meters: list[TierMeter] = [meter for pool in self.desk.pools.values() for meter in pool.meters.values()]
