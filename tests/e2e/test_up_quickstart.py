@@ -120,6 +120,24 @@ def test_explain_names_each_term_and_the_one_that_binds(quickstart):
     assert "never fewer than 2" in words.stdout
 
 
+def test_explain_shows_what_was_decided_about_one_request(quickstart):
+    with sync_client(quickstart) as client:
+        raw = client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=MESSAGES, max_tokens=7, extra_body={"ignore_eos": True}, extra_headers={"x-request-id": "asked-1"}
+        )
+    assert raw.headers["x-forebay-pool"] == "chat"
+    asking = ("explain", "--request", "asked-1", "--state", str(quickstart.state), "--key")
+    done = quickstart.cli(*asking, "sk-demo-interactive", "--json", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    record = json.loads(done.stdout)
+    assert (record["outcome"], record["output_tokens"], record["exact"]) == ("completed", 7, True)
+    assert record["replica"] == raw.headers["x-forebay-replica"]
+    assert "request asked-1: completed" in quickstart.cli(*asking, "sk-demo-interactive").stdout
+    refused = quickstart.cli(*asking, "sk-wrong")
+    assert refused.returncode == 2
+    assert "--key" in refused.stderr
+
+
 def test_explain_looks_back(quickstart, tmp_path):
     now = datetime.now(UTC)
     target = tmp_path / "then.json"

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Collection
 
 from forebay.admission.kv import outlived_tokens, peak_kv_tokens
+from forebay.admission.outcomes import Shortage
 from forebay.admission.peaks import Peaks
 from forebay.admission.tickets import REVIEW_TOKENS_MIN, Ticket
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
@@ -116,6 +117,27 @@ class Replica:
         if self.worst_tokens + ticket.total <= kv_tokens:
             return True
         return self._fits_at_peak(ticket, kv_tokens)
+
+    def short_of(self, ticket: Ticket) -> Shortage:
+        """Which budget is missing for ``ticket`` now, the first that ``fits`` would find; for whoever asks, so nothing is remembered."""
+        capacity, lane = self.capacity, ticket.lane
+        slots, kv_tokens, prefill_tokens = capacity.sequences, capacity.kv_tokens, capacity.prefill_tokens
+        if lane.preemptible and self.courteous:
+            slots -= int(RESERVE * slots)
+            kv_tokens -= int(RESERVE * kv_tokens)
+            prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
+        sequences = self.sequences + ticket.sequences
+        if sequences > slots:
+            return Shortage.SLOTS
+        if lane.index >= self.kept_index and ticket is not self.kept_for:
+            return Shortage.KEPT
+        if self.prefill_tokens and self.prefill_tokens + ticket.uncached > prefill_tokens:
+            return Shortage.PREFILL
+        if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
+            return Shortage.PACE
+        if self.worst_tokens + ticket.total <= kv_tokens or peak_kv_tokens(self._spread(ticket, ())) <= kv_tokens:
+            return Shortage.TURN
+        return Shortage.KV
 
     def _step_s(self, sequences: int, more_tokens: int) -> float:
         """How long a decode step takes with so many sequences and so many more KV tokens than now."""

@@ -252,7 +252,7 @@ class Admission:
     def position(self, ticket: int, now_s: float) -> Position | None:
         """Where a request stands and when it will start; None: it has ended, or never came."""
         entry = self._tickets.get(ticket)
-        return None if entry is None else position(self._lanes, entry, [one.capacity for one in self._replicas.listed], now_s)
+        return None if entry is None else position(self._lanes, entry, self._replicas, now_s)
 
     def teams(self) -> list[TeamLoad]:
         """Every team that ever came, by lane."""

@@ -35,6 +35,25 @@ class Refusal(StrEnum):
     """No replica can serve it, and none became ready in time."""
 
 
+class Shortage(StrEnum):
+    """What a request that waits is waiting for."""
+
+    SLOTS = "slots"
+    """A sequence slot."""
+    KV = "kv"
+    """Room in the KV cache, at the peak of all that would run."""
+    PREFILL = "prefill"
+    """Prompts before it to be prefilled."""
+    PACE = "pace"
+    """With it, steps would be longer than the inter-token promise."""
+    KEPT = "kept"
+    """There is room, and it is kept for a larger one that has been passed often enough."""
+    TURN = "turn"
+    """Requests that go before it."""
+    REPLICA = "replica"
+    """A replica that it has not tried and that could hold it."""
+
+
 class Answer(msgspec.Struct, frozen=True):
     """The HTTP status and the OpenAI error object (``type``, ``code``, ``message``) of one refusal."""
 

@@ -10,6 +10,8 @@ from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
 from forebay.admission.overflow import Budget
+from forebay.admission.prefixes import Prefix
+from forebay.admission.replicas import Cached
 from forebay.admission.waits import Position
 from forebay.domain.roster import LaneLoad, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
@@ -31,6 +33,8 @@ class SpillAdmission:
         self.spill = spill
         priced = spill.prompt_usd_per_mtok + spill.output_usd_per_mtok > 0
         self.budget = Budget(spill.usd_per_hour if priced else math.inf)
+        self.cached = Cached()
+        """Nobody foresees what other people's engines have cached."""
         self.sent_total = self.failed_total = self.refused_total = 0
         self._reserved: dict[int, tuple[float, Shape]] = {}
         self._failures = 0
@@ -59,9 +63,10 @@ class SpillAdmission:
         ttft_s: float | None = None,
         patience_s: float = math.inf,
         whole: bool = False,
+        prefix: Prefix | None = None,
     ) -> list[Effect]:
         """Sent, or refused. Raises ValueError for a ticket in use."""
-        del tier, team, longest_wait_s, ttft_s, patience_s, whole
+        del tier, team, longest_wait_s, ttft_s, patience_s, whole, prefix
         if ticket in self._reserved:
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         if not self.room(shape, now_s):

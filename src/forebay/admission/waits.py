@@ -12,7 +12,7 @@ import msgspec
 
 from forebay.admission.fairness import Account
 from forebay.admission.lanes import Lane
-from forebay.admission.outcomes import Refusal, bounded
+from forebay.admission.outcomes import Refusal, Shortage, bounded
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity
@@ -39,6 +39,8 @@ class Position(msgspec.Struct, frozen=True):
     """At the measured pace, else the declared one; None: neither is known."""
     refused_in_s: float
     """How long it will wait at most."""
+    short_of: Shortage | None = None
+    """What the least loaded replica is missing for it; None: it doesn't wait."""
 
 
 def measured_wait_s(lanes: Sequence[Lane], lane: Lane, account: Account, now_s: float, most_s: float = 0.0) -> Signal:
@@ -91,7 +93,7 @@ def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why
     return bounded(wait_s if ready_in_s is None else min(wait_s, ready_in_s))
 
 
-def position(lanes: Sequence[Lane], ticket: Ticket, capacities: Iterable[Capacity], now_s: float) -> Position:
+def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: float) -> Position:
     """Where ``ticket`` stands now. O(what waits of its team), for whoever asks."""
     lane = ticket.lane
     if ticket.replica is not None:
@@ -101,7 +103,8 @@ def position(lanes: Sequence[Lane], ticket: Ticket, capacities: Iterable[Capacit
     before = lanes[: lane.index]
     tokens += sum(other.cost_tokens for other in before)
     pace = lane.pace.tokens_per_s(now_s, True)
-    declared_s = declared_wait_s(lanes, lane, share, capacities)
+    declared_s = declared_wait_s(lanes, lane, share, (replica.capacity for replica in replicas.listed))
+    roomiest = replicas.roomiest(ticket)
     return Position(
         tier=lane.tier,
         waiting=True,
@@ -110,4 +113,5 @@ def position(lanes: Sequence[Lane], ticket: Ticket, capacities: Iterable[Capacit
         waited_s=now_s - ticket.arrived_s,
         starts_in_s=tokens / pace.value if isinstance(pace, Known) else declared_s,
         refused_in_s=max(0.0, ticket.deadline_s - now_s),
+        short_of=Shortage.REPLICA if roomiest is None else roomiest.short_of(ticket),
     )

@@ -1,5 +1,6 @@
 """How verbs find and ask a running Forebay: by address, by its state folder, or by being the only one on this machine."""
 
+import http.client
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -38,28 +39,41 @@ def admin_url(admin: str | None, state_dir: str | None) -> str:
         if not admin.startswith(("http://", "https://")):
             raise BadInput(f"--admin: found {admin!r}; allowed: a URL such as http://127.0.0.1:8081")
         return admin.rstrip("/")
+    return _running(state_dir, "admin").admin
+
+
+def gateway_url(gateway: str | None, state_dir: str | None) -> str:
+    """The gateway's address, found in the same way; raises the same."""
+    if gateway:
+        if not gateway.startswith(("http://", "https://")):
+            raise BadInput(f"--gateway: found {gateway!r}; allowed: a URL such as http://127.0.0.1:8080")
+        return gateway.rstrip("/")
+    return _running(state_dir, "gateway").gateway
+
+
+def _running(state_dir: str | None, wanted: str) -> Running:
     running = Path(state_dir or DEFAULT_STATE) / RUNNING_FILE
     try:
-        return msgspec.json.decode(running.read_bytes(), type=Running).admin
+        return msgspec.json.decode(running.read_bytes(), type=Running)
     except FileNotFoundError:
         if state_dir is None:
-            return _only_one(running)
+            return _only_one(running, wanted)
         raise NotRunning(f"no Forebay runs in {state_dir} ({running} is not there); start one with `forebay up -c FILE`") from None
     except (OSError, msgspec.MsgspecError) as error:
-        raise NotRunning(f"{running} can't be read ({error}); name the admin address with --admin URL") from None
+        raise NotRunning(f"{running} can't be read ({error}); name the {wanted} address with --{wanted} URL") from None
 
 
-def _only_one(looked_at: Path) -> str:
+def _only_one(looked_at: Path, wanted: str) -> Running:
     found = announced()
     if not found:
         raise NotRunning(
             f"no running Forebay found ({looked_at} is not there, and none was announced on this machine); "
-            "start one with `forebay up -c FILE`, or name it with --admin URL"
+            f"start one with `forebay up -c FILE`, or name it with --{wanted} URL"
         )
     if len(found) > 1:
         states = ", ".join(f"--state {one.state}" for one in found)
         raise BadInput(f"{len(found)} Forebays run on this machine; say which: {states}")
-    return found[0].running.admin
+    return found[0].running
 
 
 def ask(base_url: str, path: str, query: dict[str, str], kind: type[T]) -> T:
@@ -78,6 +92,19 @@ def ask(base_url: str, path: str, query: dict[str, str], kind: type[T]) -> T:
         raise NotRunning(
             f"no answer from {base_url} that makes sense ({why}); is `forebay up` running, and is this its admin address?"
         ) from None
+
+
+def fetch(url: str, key: str) -> tuple[int, bytes]:
+    """GET ``url`` with ``key``, where there is one; returns the status and the body, whatever they are. Raises NotRunning."""
+    try:
+        asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+        with _DIRECT.open(asked, timeout=TIMEOUT_S) as answer:
+            return answer.status, answer.read(ANSWER_BYTES_MAX)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read(ERROR_BYTES_MAX)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise NotRunning(f"no answer from {url} ({getattr(error, 'reason', error)}); does the gateway run?") from None
 
 
 def _refused(url: str, status: int, body: bytes) -> ForebayError:

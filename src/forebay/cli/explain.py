@@ -1,4 +1,4 @@
-"""`forebay explain`: why this many replicas, each term with its numbers, the binding one marked."""
+"""`forebay explain`: why this many replicas, each term with its numbers, the binding one marked; or what was decided about one request."""
 
 from typing import Annotated
 
@@ -6,8 +6,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from forebay.cli import admin_client, output
+from forebay.cli import admin_client, explain_request, output
 from forebay.controller.status import Explanation
+from forebay.domain.errors import BadInput
 
 
 def command(
@@ -23,14 +24,33 @@ def command(
         str | None,
         typer.Option(help="State folder of `forebay up`. Default: .forebay here, else the only one that runs.", show_default=False),
     ] = None,
+    request: Annotated[
+        str | None, typer.Option(metavar="ID", help="Say instead what its gateway decided about one request, by its x-request-id.")
+    ] = None,
+    gateway: Annotated[
+        str | None, typer.Option(metavar="URL", help="The gateway to ask about --request. Default: found in the state folder.")
+    ] = None,
+    key: Annotated[str, typer.Option(help="API key of the request's team, where teams are configured.")] = "",
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write JSON to PATH (- for stdout).")] = None,
 ) -> None:
-    """Say why a pool has (or had) the replicas it has.
+    """Say why a pool has (or had) the replicas it has, or why a request was treated as it was.
 
     Each decision was made of named terms: floors, triggers, holds and caps. The one marked with an arrow decided.
 
-    Example: `forebay explain --pool chat --at=-10m` for ten minutes ago, `--at 08:00` for this morning at eight (UTC).
+    Example: `forebay explain --pool chat --at=-10m` for ten minutes ago, `--at 08:00` for this morning at eight (UTC),
+    `--request req-1f-2 --key sk-…` for one request.
     """
+    if request is not None:
+        if pool is not None or at is not None or admin is not None:
+            raise BadInput("--request: found beside --pool, --at or --admin; allowed: with --gateway, --state, --key and --json only")
+        record = explain_request.ask(admin_client.gateway_url(gateway, state), request, key)
+        if json is not None:
+            output.write_json(record, json)
+        else:
+            output.console().print(explain_request.render(record))
+        return
+    if gateway is not None or key:
+        raise BadInput("--gateway, --key: found without --request; allowed: --request ID, whose gateway they are for")
     query = {name: value for name, value in (("pool", pool), ("at", at)) if value is not None}
     found = admin_client.ask(admin_client.admin_url(admin, state), "/v1/explain", query, list[Explanation])
     if json is not None:

@@ -30,8 +30,8 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 §7.6.1, and the names in use before it."""
 
-NOT_TO_CLIENTS = HOP_BY_HOP | {b"content-length", b"x-request-id"}
-"""Framing and the request's id are the gateway's own."""
+NOT_TO_CLIENTS = HOP_BY_HOP | {b"content-length", b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica", b"x-request-id"}
+"""Framing, the request's id and where it was are the gateway's own."""
 
 EVENTS_UNBUFFERED = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """Told with every stream of events: proxies before us would gather sixteen kilobytes of it first."""

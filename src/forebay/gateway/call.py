@@ -9,10 +9,10 @@ from forebay.gateway.asking import NOTHING, Wants
 from forebay.gateway.body import Ask
 from forebay.gateway.context import Context
 from forebay.gateway.continuing import Plan
-from forebay.gateway.desk import PoolDesk
 from forebay.gateway.emitted import Emitted
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.meters import TierMeter
+from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.request import Request
 from forebay.gateway.sse import EventStream, Sink
 from forebay.gateway.whole import WholeBody
@@ -32,10 +32,12 @@ class CallState:
         "_answer",
         "_arrived_s",
         "_ask",
+        "_begun_s",
         "_body",
         "_body_bytes",
         "_connection",
         "_context",
+        "_continued",
         "_emitted",
         "_estimate",
         "_exchange",
@@ -55,8 +57,10 @@ class CallState:
         "_paused",
         "_plan",
         "_pool",
+        "_preempted",
         "_progress_bytes",
         "_progress_s",
+        "_queue_s",
         "_replica",
         "_replica_url",
         "_reported",
@@ -65,6 +69,7 @@ class CallState:
         "_resent",
         "_resumed_tokens",
         "_retries",
+        "_retry_after_s",
         "_sent_s",
         "_stream",
         "_target",
@@ -75,9 +80,11 @@ class CallState:
         "_ttft_promise_s",
         "_ttft_s",
         "_wait_counted",
+        "_waited_for",
         "_wants",
         "_way",
         "_whole",
+        "_why",
         "_wire_bytes",
         "data",
         "ticket",
@@ -86,6 +93,8 @@ class CallState:
     _answer: ResponseHead | None
     """Of an answer that isn't a failure to be tried elsewhere."""
     _arrived_s: float
+    _begun_s: float | None
+    """When a stream's first content came."""
     _emitted: Emitted | None
     """Of a stream whose engine tells token ids, over all replicas."""
     _estimate: Shape
@@ -116,10 +125,14 @@ class CallState:
     _plan: Plan | None
     """How the answer would be continued; None: it can't be, and ``_emitted`` says why."""
     _progress_s: float
+    _queue_s: float
+    """In its lane before it was first sent."""
     _replica: str
     _replica_url: str
     _resumed_tokens: int
     """Tokens of the answer that are part of the present replica's prompt."""
+    _retry_after_s: float | None
+    """Real seconds, as the client was told."""
     _sent_s: float
     _stream: EventStream | None
     _target: bytes
@@ -131,10 +144,14 @@ class CallState:
     """The tier's promise; None once it was counted as missed."""
     _ttft_s: float
     """The same, and never None."""
+    _waited_for: str
+    """What it was short of when it came; empty: it did not wait."""
     _wants: Wants
     """What was asked of the engine beyond what the client asked."""
     _whole: WholeBody | None
     """A body that came in several reads."""
+    _why: str
+    """What last went wrong, in the words the client is told."""
     _wire_bytes: int
     """Read from engines, but for the present stream's."""
     data: Sink
@@ -166,10 +183,14 @@ class CallState:
         self.ticket = context.desk.next_ticket()
         self.data = nothing
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
+        self._begun_s = self._retry_after_s = None
         self._only = b""
-        self._replica = ""
+        self._replica = self._waited_for = self._why = ""
+        self._queue_s = 0.0
         self._tried = self._left = ()
         self._way = b""
         self._wants = NOTHING
         self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = False
-        self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = 0
+        self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = self._continued = (
+            self._preempted
+        ) = 0

@@ -6,7 +6,8 @@ import msgspec
 
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.body import ENGINE_TIERS, Ask, rewritten
-from forebay.gateway.desk import Desk, PoolDesk
+from forebay.gateway.desk import Desk
+from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.request import Peek
 from forebay.spec.types import Spec
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from forebay.gateway.answers import PassedHeads
 from forebay.gateway.desk import Desk
 from forebay.gateway.holders import Holders
+from forebay.gateway.records import Records
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
@@ -24,6 +25,7 @@ class Context(Protocol):
     retries: RetryBudget
     held_ids: HeldIds
     holders: Holders
+    records: Records
 
     def serves(self, url: str) -> bool:
         """Whether the present roster has a replica there."""

@@ -7,165 +7,22 @@ the deadlines of every pool.
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from forebay.admission.effects import Dispatch, Effect, Refuse, Requeue
 from forebay.admission.estimate import Estimator
-from forebay.admission.machine import Admission
 from forebay.admission.outliers import Effect as Ejection
-from forebay.admission.outliers import Eject, Outliers, Probe
+from forebay.admission.outliers import Eject, Probe
 from forebay.admission.prefixes import Prefix
-from forebay.admission.quotas import OverCap, Quota
-from forebay.admission.spill import SpillAdmission
-from forebay.domain.profile import Profile
+from forebay.admission.quotas import Quota
 from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
-from forebay.engine.steptime import step_s
-from forebay.gateway.firsts import FirstContents
-from forebay.gateway.meters import TierMeter
+from forebay.gateway.pool_desk import Caller, PoolDesk, Ticketed, Waits
 from forebay.ports.clock import Clock, TimerHandle
-from forebay.spec.types import Pool, Spec, TeamLimits, Tier
+from forebay.spec.types import Spec, TeamLimits, Tier
 
 if TYPE_CHECKING:
-    from forebay.gateway.overflow import Ways
-
-LEARN_ALL = 64
-LEARN_EVERY = 4
-UNKNOWN_CONTEXT_TOKENS = 2**31
-STALL_STEPS = 20
-"""A replica whose streams all get nothing for so many of its longest steps has stalled…"""
-STALL_S_MIN = 5.0
-"""…if that is at least so long (world seconds)…"""
-STALL_S_UNKNOWN = 30.0
-"""…and where no profile says how long a step takes."""
-
-
-class Ticketed(Protocol):
-    """A request as far as its end needs it."""
-
-    ticket: int
-
-
-class Caller(Ticketed, Protocol):
-    """A request as the desk knows it."""
-
-    def dispatch(self, effect: Dispatch) -> None:
-        """It has a permit: send it."""
-        ...
-
-    def requeued(self) -> None:
-        """Its permit is another's: stop the engine, forget what came of the answer, and wait."""
-        ...
-
-    def refused(self, effect: Refuse) -> None:
-        """It has none and will get none."""
-        ...
-
-    def overflowed(self, effect: Refuse) -> bool:
-        """Whether it goes elsewhere instead of being refused."""
-        ...
-
-    def over_limit(self, over: OverCap) -> None:
-        """Its team has as much as it may have: it does not even wait."""
-        ...
-
-    def sweep(self, now_s: float) -> None:
-        """Look at its times."""
-        ...
-
-    def streaming(self) -> tuple[str, float] | None:
-        """The replica that owes it tokens, and since when it got none."""
-        ...
-
-    def moved_from(self, replica: str, why: str) -> None:
-        """``replica`` has stopped working: go on elsewhere if it runs there."""
-        ...
-
-
-class Waits(msgspec.Struct, frozen=True):
-    """How long a request that moves waits: world seconds in a lane, real ones for its client, and for what."""
-
-    longest_s: float
-    patience_s: float
-    whole: bool
-
-
-class PoolDesk:
-    """One pool: its machine, its meters, and the requests that are inside."""
-
-    __slots__ = (
-        "_finished",
-        "_prefix_routing",
-        "admission",
-        "base",
-        "by_prefix",
-        "calls",
-        "context_tokens",
-        "engine",
-        "firsts",
-        "head",
-        "meters",
-        "model",
-        "name",
-        "outliers",
-        "roster",
-        "roster_at_s",
-        "routed",
-        "stall_s",
-        "ways",
-    )
-
-    def __init__(self, spec: Spec, pool: Pool, estimator: Estimator) -> None:
-        self.name = pool.name
-        self.model = pool.model
-
-        def outlook(team: str, emitted_tokens: int) -> int | None:
-            return estimator.expected_output(team, pool.model, emitted_tokens)
-
-        weights = {team.name: team.weight for team in spec.teams}
-        self.admission: Admission | SpillAdmission = Admission(pool.name, spec.tiers, pool.queued_max, weights, outlook)
-        self.base = self.head = b""
-        """What comes before the path of a request, and header lines of the pool's own: for other people's engines."""
-        self.ways: Ways | None = None
-        """Out of the pool."""
-        self.calls: dict[int, Caller] = {}
-        self.meters = {tier.name: TierMeter(pool.name, tier, pool.slo.itl_s) for tier in spec.tiers}
-        models = {model.name: model for model in spec.models}
-        declared = models[pool.model].context_tokens if pool.model in models else 0
-        bounds = [tokens for tokens in (declared, pool.profile.context_tokens if pool.profile else 0) if tokens]
-        self.context_tokens = min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
-        self.engine = pool.engine
-        self.firsts = FirstContents()
-        self.outliers = Outliers()
-        self.stall_s = _stall_s(pool.profile)
-        self.roster = RosterPool(pool.name, ())
-        """As the controller gave it, at…"""
-        self.roster_at_s = 0.0
-        self.routed: tuple[str, ...] = ()
-        """Its replicas, but for those that are ejected."""
-        self._finished = 0
-        self._prefix_routing = pool.prefix_routing
-        self.by_prefix = False
-        """There is a choice of replicas, and what they have cached counts."""
-
-    def routes(self, now_s: float) -> RosterPool:
-        """The roster without what is ejected."""
-        roster = self.roster
-        out = self.outliers.out
-        replicas = tuple(replica for replica in roster.replicas if replica.id not in out) if out else roster.replicas
-        self.routed = tuple(replica.id for replica in replicas)
-        self.by_prefix = self._prefix_routing and len(replicas) > 1
-        expected_s = roster.next_ready_in_s
-        if expected_s is not None:
-            expected_s = max(0.0, expected_s - (now_s - self.roster_at_s))
-        return RosterPool(roster.pool, replicas, roster.posture, expected_s)
-
-    def should_learn(self) -> bool:
-        """Whether the next finished request teaches the estimator: all at first, then a sample, which teaches the same for less."""
-        self._finished += 1
-        return self._finished <= LEARN_ALL or not self._finished % LEARN_EVERY
+    pass
 
 
 class Desk:
@@ -431,10 +288,3 @@ class Desk:
         due = [deadline_s for pool in self.pools.values() if (deadline_s := pool.admission.next_deadline_s()) is not None]
         if due and self._timer is None:
             self._arm(min(due))
-
-
-def _stall_s(profile: Profile | None) -> float:
-    if profile is None:
-        return STALL_S_UNKNOWN
-    longest_s = step_s(profile.law, profile.sequences_max, profile.kv_tokens, profile.prefill_chunk_tokens)
-    return max(STALL_S_MIN, STALL_STEPS * longest_s)

@@ -2,17 +2,18 @@
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk
-from forebay.gateway.call import CallState, nothing
+from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT
 from forebay.gateway.continuing import ending as ending_of
 from forebay.gateway.dialects import error_end
 from forebay.gateway.meters import Outcome
+from forebay.gateway.recorded import Recorded
 
 _COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _TRUNCATED = Outcome.TRUNCATED
 
 
-class Ending(CallState):
+class Ending(Recorded):
     """The last part of every way through."""
 
     __slots__ = ()
@@ -26,6 +27,7 @@ class Ending(CallState):
         meter.outcomes[outcome] += 1
         meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
         now_s = desk.clock.now_s()
+        self._recorded(outcome, usage, now_s)
         if usage is not None:
             meter.prompt_tokens += usage.prompt_tokens
             meter.output_tokens += usage.output_tokens
@@ -71,15 +73,17 @@ class Ending(CallState):
         return None if stream is None else Usage(self._estimate.prompt_tokens, stream.events, exact=False)
 
     def _refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
-        extra += self._context.desk.limits_left(self._team)
+        extra += self._context.desk.limits_left(self._team) + self._place()
         self._connection.refuse(error, b"x-request-id: %b\r\n%b" % (self._request_id, extra))
 
     def _give_up(self, error: ErrorReply) -> None:
+        self._why, self._retry_after_s = error.message, error.retry_after_s
         self._end(Outcome.FAILED, None)
         self._refuse(error)
 
     def _truncate(self, message: str, *, let_go: bool = False) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
+        self._why = message
         connection, streams = self._connection, self._streams
         ending = self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message)) if streams else b""
         self._end(_TRUNCATED, self._counted_usage(), let_go=let_go)

@@ -8,9 +8,9 @@ from forebay.admission.effects import Refuse
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.body import ENGINE_TIERS, rewritten
-from forebay.gateway.desk import Waits
 from forebay.gateway.meters import Outcome
 from forebay.gateway.overflow import CONTENDED, Way
+from forebay.gateway.pool_desk import Waits
 from forebay.gateway.recovery import Recovery
 
 

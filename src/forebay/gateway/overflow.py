@@ -14,7 +14,8 @@ from forebay.admission.outcomes import Refusal
 from forebay.admission.overflow import Rung
 from forebay.admission.spill import SpillAdmission
 from forebay.domain.shape import Shape
-from forebay.gateway.desk import Desk, PoolDesk
+from forebay.gateway.desk import Desk
+from forebay.gateway.pool_desk import PoolDesk
 from forebay.spec.types import EngineKind, Pool, Spec, Spill, Team
 
 CONTENDED = frozenset({Refusal.QUEUE_FULL, Refusal.DISPLACED, Refusal.EXPIRED, Refusal.WOULD_EXPIRE, Refusal.SHED, Refusal.NO_REPLICAS})

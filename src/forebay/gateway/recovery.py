@@ -107,6 +107,7 @@ class Recovery(Ending, ABC):
             return
         error = stream.error
         said = (error.message if error is not None else None) or f"The engine did not finish its answer ({trouble})."
+        self._why = said
         if self._open:
             self._drop_exchange()
             self._broken(said)
@@ -132,6 +133,7 @@ class Recovery(Ending, ABC):
 
     def _try_elsewhere(self, message: str, *, blame: bool = True) -> None:
         """Back to the head of its lane; admission refuses it where no other replica is left."""
+        self._why = message
         if blame:
             self._blame(message)
         if not self._may_retry():
@@ -145,6 +147,7 @@ class Recovery(Ending, ABC):
 
     def _broken(self, message: str) -> None:
         """Something of an answer is out, and its replica goes on no more."""
+        self._why = message
         stream = self._stream
         if stream is not None and stream.trouble is None and stream.finishes >= (self._ask.n or 1):
             self._conclude()
@@ -195,6 +198,7 @@ class Recovery(Ending, ABC):
         if not self._may_retry():
             return "too much has been tried again"
         self._meter.continued += 1
+        self._continued += 1
         self._forget_answer()
         self._body = body
         self._target = PATH

@@ -15,11 +15,11 @@ from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import passed_answer
 from forebay.gateway.asking import asking
 from forebay.gateway.continuing import plan
-from forebay.gateway.desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
 from forebay.gateway.moving import Moving
+from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.refusals import over_limit_reply, refusal_reply
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ContinuedStream, ToldStream
@@ -55,8 +55,10 @@ class Call(Moving):
         self._context.retries.arrived()
         self._meter.arrive(shape)
         self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream, prefix)
-        if self._pool.ways is not None:
-            self._look_around(now_s)
+        if not self._wait_counted:
+            self._waits(now_s)
+            if self._pool.ways is not None:
+                self._look_around(now_s)
 
     def _ask_more(self) -> None:
         """Ask the engine for what is metered, and continued from."""
@@ -69,7 +71,8 @@ class Call(Moving):
         now_s = self._context.desk.clock.now_s()
         if not self._wait_counted:
             self._wait_counted = True
-            self._meter.queue_wait.observe(now_s - self._arrived_s)
+            self._queue_s = now_s - self._arrived_s
+            self._meter.queue_wait.observe(self._queue_s)
         self._sent_s = self._progress_s = now_s
         if self._home.ways is not None and self._pool is self._home:
             self._home.ways.waited(now_s - self._arrived_s, now_s)
@@ -83,6 +86,7 @@ class Call(Moving):
         """Another took its place: stop the engine, and wait to be sent again. Nothing of an answer is out."""
         self._drop_exchange()
         self._meter.requeued += 1
+        self._preempted += 1
         self._resent = False
         self._forget_answer()
 
@@ -96,14 +100,18 @@ class Call(Moving):
         self._over = True
         self._meter.shed[effect.why] += 1
         self._meter.outcomes[Outcome.SHED] += 1
-        self._refuse(refusal_reply(effect, context.speed, context.chance))
+        reply = refusal_reply(effect, context.speed, context.chance)
+        self._turned_away(effect.why, reply)
+        self._refuse(reply)
 
     def over_limit(self, over: OverCap) -> None:
         """Tell the client which limit of its team that is, and whether coming back will help."""
         self._over = True
         self._meter.shed[Refusal.OVER_LIMIT] += 1
         self._meter.outcomes[Outcome.SHED] += 1
-        self._refuse(*over_limit_reply(over, self._context.speed, self._context.chance))
+        reply, extra = over_limit_reply(over, self._context.speed, self._context.chance)
+        self._turned_away(Refusal.OVER_LIMIT, reply)
+        self._refuse(reply, extra)
 
     # -- the client ---------------------------------------------------------------------------------------------------
 
@@ -227,6 +235,7 @@ class Call(Moving):
         now_s = self._context.desk.clock.now_s()
         if not self._paused:
             self._first_s = now_s
+        self._begun_s = now_s
         self._pool.firsts.took(now_s - self._sent_s)
         self._context.desk.served(self._pool, self._replica, now_s)
         if self._emitted is not None:
@@ -306,7 +315,7 @@ class Call(Moving):
         self._open = True
         connection = self._connection
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        more = self._context.desk.limits_left(self._team) + self._way
+        more = self._context.desk.limits_left(self._team) + self._place() + self._way
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
         connection.release(self._request)

@@ -7,6 +7,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -23,7 +24,7 @@ from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import MODELS, Catalogue, no_model
-from forebay.gateway.desk import Desk, PoolDesk
+from forebay.gateway.desk import Desk
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
@@ -31,7 +32,10 @@ from forebay.gateway.large import call_for
 from forebay.gateway.light import Light
 from forebay.gateway.meters import TierMeter, registry
 from forebay.gateway.peek import form_peek, peek_for
+from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.prober import Prober
+from forebay.gateway.recorded import live
+from forebay.gateway.records import REQUESTS, Records
 from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.retries import HeldIds, RetryBudget
@@ -93,6 +97,7 @@ class Gateway:
         self._truncation = ("", "")
         self._light = Light(self)
         self.holders = self._light.holders
+        self.records = Records(clock, partial(live, self.desk))
         self._catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
@@ -102,7 +107,7 @@ class Gateway:
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
             b"/health": self._health,
             b"/metrics": self._metrics,
-            MODELS: self._tell_models,
+            MODELS: self._tell,
         }
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -171,21 +176,7 @@ class Gateway:
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
-        waiting = permits = 0
-        for pool in self.desk.pools.values():
-            pool.admission.check()
-        for load in self.desk.loads():
-            waiting += sum(lane.waiting for lane in load.lanes)
-            permits += sum(replica.streams for replica in load.replicas)
-        for place in self.desk.spills:
-            place.admission.check()
-            permits += sum(replica.streams for replica in place.admission.load(0.0)[1])
-        assert waiting + permits == self.desk.live, f"{waiting} wait and {permits} hold permits, but {self.desk.live} calls are inside"
-        answered = sum(connection.reply is not None for connection in self.http.connections)
-        inside = self.desk.live + len(self._light.live)
-        assert answered == inside, f"{inside} calls are inside, and {answered} clients wait for one"
-        assert self.http.bodies_bytes >= 0, "a body was released twice"
-        assert self.http.connections or not self.http.bodies_bytes, f"{self.http.bodies_bytes} bytes of bodies without a client"
+        self.shown.check(len(self._light.live))
 
     # -- what calls ask of it (`context.Context`) ------------------------------------------------------------------------------
 
@@ -238,7 +229,9 @@ class Gateway:
         if kept is not None:
             self._ask_holder(connection, request, *kept)
             return
-        answer = self._gets.get(path) or (self._tell_models if path.startswith(MODELS + b"/") else None)
+        answer = self._gets.get(path)
+        if answer is None and path.startswith((MODELS + b"/", REQUESTS)):
+            answer = self._tell
         if answer is None:
             unknown = ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {_shown(path)}.")
             self._refuse(connection, unknown, self._request_id(request))
@@ -361,9 +354,14 @@ class Gateway:
     def _metrics(self, connection: ClientConnection, _: Request) -> None:
         connection.answer(200, CONTENT_TYPE_LATEST.encode(), generate_latest(self._registry))
 
-    def _tell_models(self, connection: ClientConnection, request: Request) -> None:
-        request_id = self._request_id(request)
-        told = self._catalogue.told(request.target.partition(b"?")[0]) if self._caller(request) is not None else UNAUTHORIZED
+    def _tell(self, connection: ClientConnection, request: Request) -> None:
+        """Which models there are, or what is known of a request."""
+        request_id, caller = self._request_id(request), self._caller(request)
+        path = request.target.partition(b"?")[0]
+        if caller is None:
+            told: bytes | ErrorReply = UNAUTHORIZED
+        else:
+            told = self.records.told(path, caller.team) if path.startswith(REQUESTS) else self._catalogue.told(path)
         if isinstance(told, ErrorReply):
             self._refuse(connection, told, request_id)
         else:

@@ -46,3 +46,21 @@ class Shown:
     def ejected(self) -> Iterable[tuple[str, int, int]]:
         """Replicas out of routing, and ejections so far, by pool."""
         return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]
+
+    def check(self, light: int) -> None:
+        """Raises AssertionError unless permits are exactly the live exchanges; ``light`` requests are inside that need none."""
+        waiting = permits = 0
+        for pool in self.desk.pools.values():
+            pool.admission.check()
+        for load in self.desk.loads():
+            waiting += sum(lane.waiting for lane in load.lanes)
+            permits += sum(replica.streams for replica in load.replicas)
+        for place in self.desk.spills:
+            place.admission.check()
+            permits += sum(replica.streams for replica in place.admission.load(0.0)[1])
+        assert waiting + permits == self.desk.live, f"{waiting} wait and {permits} hold permits, but {self.desk.live} calls are inside"
+        answered = sum(connection.reply is not None for connection in self.http.connections)
+        inside = self.desk.live + light
+        assert answered == inside, f"{inside} calls are inside, and {answered} clients wait for one"
+        assert self.http.bodies_bytes >= 0, "a body was released twice"
+        assert self.http.connections or not self.http.bodies_bytes, f"{self.http.bodies_bytes} bytes of bodies without a client"

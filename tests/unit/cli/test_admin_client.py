@@ -127,3 +127,20 @@ def test_no_answer_that_makes_sense(answers, body):
 def test_an_address_that_is_none_is_no_traceback():
     with pytest.raises(NotRunning, match="no answer"):
         ask("http://[::1", "/v1/status", {}, dict[str, int])
+
+
+def test_a_gateway_is_found_as_its_controller_is(tmp_path):
+    with pytest.raises(NotRunning, match="name it with --gateway URL"):
+        admin_client.gateway_url(None, None)
+    announce(Path("/somewhere"), HERE)
+    assert admin_client.gateway_url(None, None) == HERE.gateway
+    assert admin_client.gateway_url("https://host/", None) == "https://host"
+
+
+def test_a_page_is_fetched_with_its_key_whatever_its_status(answers):
+    opener = answers(404, b"none")
+    assert admin_client.fetch("http://h/x", "sk-1") == (404, b"none")
+    assert opener.asked[0].get_header("Authorization") == "Bearer sk-1"
+    answers(200, OSError("refused"))
+    with pytest.raises(NotRunning, match=r"no answer from http://h/x \(refused\)"):
+        admin_client.fetch("http://h/x", "")

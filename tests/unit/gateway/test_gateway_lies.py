@@ -7,8 +7,8 @@ import pytest
 from emulated_fleet import CAPACITY, CHAT, COMPLETIONS, PROFILE, body, completion, errors, fleet, text
 
 from forebay.admission.outliers import EJECT_S, FAILURES_IN_A_ROW
-from forebay.gateway.desk import STALL_S_MIN
 from forebay.gateway.firsts import FIRST_S_MIN, FirstContents
+from forebay.gateway.pool_desk import STALL_S_MIN
 from forebay.gateway.recovery import RETRIES_MAX
 from forebay.spec.types import EngineKind
 

@@ -1,0 +1,137 @@
+"""What a call tells about itself: its decision record, and the headers that say where it was answered."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import lru_cache
+
+from forebay.admission.outcomes import Refusal, Shortage
+from forebay.domain.shape import Usage
+from forebay.gateway.answers import ErrorReply
+from forebay.gateway.call import CallState
+from forebay.gateway.desk import Desk
+from forebay.gateway.meters import Outcome
+from forebay.gateway.records import WHY_CHARS_MAX, Place, Record
+
+PLACES_MAX = 4096
+"""Pairs of pool and replica whose header lines are remembered."""
+_NO_FIELD = re.compile(rb"[^\x21-\x7e]")
+_COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
+_SHED = Outcome.SHED
+_REFUSED_BY_ENGINE = Outcome.REFUSED_BY_ENGINE
+
+
+@lru_cache(PLACES_MAX)
+def _lines(pool: str, replica: str) -> bytes:
+    """The header lines that name them, and the beginning of the one after."""
+    lines = [(b"x-forebay-pool", pool), (b"x-forebay-replica", replica)]
+    told = [b"%b: %b\r\n" % (name, _NO_FIELD.sub(b"?", value.encode())) for name, value in lines if value]
+    return b"".join(told) + b"x-forebay-queue-ms: "
+
+
+class Recorded(CallState, ABC):
+    """Its record, at any time."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _counted_usage(self) -> Usage | None:
+        """What was seen of its answer by now."""
+
+    @property
+    def known_as(self) -> tuple[str, bytes]:
+        """See `records.Live`."""
+        return self._team, self._request_id
+
+    def _waits(self, now_s: float) -> None:
+        """It was not sent at once: note what for, which takes no looking where it isn't the first."""
+        admission = self._pool.admission
+        if self._over or admission.runs(self.ticket):
+            return
+        at = admission.position(self.ticket, now_s) if admission.waiting == 1 else None
+        short_of = Shortage.TURN if at is None or at.short_of is None else at.short_of
+        self._waited_for = short_of.value
+        self._context.records.waited[self._team, self._request_id] = self
+
+    def _place(self) -> bytes:
+        """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
+        return b"%b%d\r\n" % (_lines(self._pool.name, self._replica), self._queue_s * 1000 / self._context.speed)
+
+    def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:
+        """It was refused with ``reply``."""
+        self._why, self._retry_after_s = reply.message, reply.retry_after_s
+        now_s = self._context.desk.clock.now_s()
+        if not self._wait_counted:
+            self._queue_s = now_s - self._arrived_s
+        self._recorded(_SHED, None, now_s, why.value)
+
+    def _recorded(self, outcome: Outcome, usage: Usage | None, now_s: float, reason: str = "") -> None:
+        """It has ended."""
+        records = self._context.records
+        if self._waited_for and records.waited.get(self.known_as) is self:
+            del records.waited[self.known_as]
+        if outcome is not _COMPLETED or self._retries or self._preempted:
+            if outcome is _REFUSED_BY_ENGINE and self._answer is not None and self._answer.status >= 400:
+                self._why = f"The engine answered {self._answer.status}."
+            records.unusual.append(self._record("finished", outcome.value, usage, now_s, reason))
+            return
+        records.ordinary.append(
+            (
+                self._request_id,
+                self._team,
+                self._meter.tier.name,
+                self._pool.name,
+                self._arrived_s,
+                self._estimate,
+                self._queue_s,
+                self._waited_for,
+                self._replica,
+                usage,
+                self._begun_s,
+                now_s,
+            )
+        )
+
+    def record(self, now_s: float) -> Record:
+        """See `records.Live`."""
+        at = self._pool.admission.position(self.ticket, now_s)
+        if at is None or not at.waiting:
+            return self._record("running", None, self._counted_usage(), now_s)
+        place = Place(at.ahead, at.ahead_tokens, at.starts_in_s, at.refused_in_s, at.short_of)
+        return self._record("waiting", None, self._counted_usage(), now_s, place=place)
+
+    def _record(
+        self, state: str, outcome: str | None, usage: Usage | None, now_s: float, reason: str = "", place: Place | None = None
+    ) -> Record:
+        arrived_s, estimate, begun_s = self._arrived_s, self._estimate, self._begun_s
+        return Record(
+            id=self._request_id.decode(),
+            state=state,
+            team=self._team,
+            tier=self._meter.tier.name,
+            pool=self._pool.name,
+            arrived_unix_s=arrived_s + self._context.records.wall_offset_s,
+            estimated_prompt_tokens=estimate.prompt_tokens,
+            estimated_output_tokens=estimate.output_tokens,
+            queue_s=self._queue_s if self._wait_counted else now_s - arrived_s,
+            waited_for=self._waited_for,
+            replica=self._replica,
+            outcome=outcome,
+            prompt_tokens=None if usage is None else usage.prompt_tokens,
+            output_tokens=None if usage is None else usage.output_tokens,
+            exact=usage is not None and usage.exact,
+            ttft_s=None if begun_s is None else begun_s - arrived_s,
+            total_s=now_s - arrived_s,
+            tried=self._tried,
+            continued=self._continued,
+            preempted=self._preempted,
+            reason=reason,
+            why=self._why[:WHY_CHARS_MAX],
+            retry_after_s=self._retry_after_s,
+            place=place,
+        )
+
+
+def live(desk: Desk) -> Iterator[Recorded]:
+    """All requests inside."""
+    return (call for pool in desk.pools.values() for call in pool.calls.values() if isinstance(call, Recorded))

@@ -1,0 +1,164 @@
+"""One request on one screen: what waits, what was refused, what went well; and who is told what where it can't be shown."""
+
+import json
+
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from forebay.admission.outcomes import Shortage
+from forebay.app.files import Running, write_value
+from forebay.cli import admin_client, explain_request
+from forebay.cli.admin_client import NotRunning
+from forebay.cli.main import app
+from forebay.domain.errors import BadInput
+from forebay.gateway.records import Place, Record
+
+RECORD = Record(
+    id="req-1",
+    state="finished",
+    team="search",
+    tier="interactive",
+    pool="chat",
+    arrived_unix_s=1_795_000_000.25,
+    estimated_prompt_tokens=120,
+    estimated_output_tokens=400,
+    queue_s=1.25,
+    waited_for="slots",
+    replica="chat-2",
+    outcome="completed",
+    prompt_tokens=118,
+    output_tokens=33,
+    exact=True,
+    ttft_s=1.4,
+    total_s=5.5,
+)
+
+
+@pytest.fixture
+def gateway(monkeypatch):
+    """Answers as a gateway would; keeps what it was asked."""
+    asked = []
+
+    def be(status, body):
+        def fetch(url, key):
+            asked.append((url, key))
+            return status, body if isinstance(body, bytes) else msgspec.json.encode(body)
+
+        monkeypatch.setattr(admin_client, "fetch", fetch)
+        return asked
+
+    return be
+
+
+def shown(record):
+    console = Console(width=160, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    with console.file:
+        console.print(explain_request.render(record))
+        return console.export_text()
+
+
+def test_an_answered_request_is_one_screen():
+    text = shown(RECORD)
+    for words in (
+        "request req-1: completed",
+        "team search, tier interactive, pool chat",
+        "2026-11-18T11:06:40.250Z",
+        "120 prompt and 400 output tokens",
+        "1.250 s, at first for a sequence slot",
+        "chat-2",
+        "118 prompt and 33 output tokens (the engine's count)",
+        "after 1.400 s",
+        "5.500 s",
+    ):
+        assert words in text
+    assert len(text.splitlines()) <= 24
+    assert "refused" not in text
+
+
+def test_a_request_that_had_trouble_tells_what_and_words_are_shown_as_they_are():
+    text = shown(
+        msgspec.structs.replace(
+            RECORD, outcome="truncated", tried=("chat-0", "chat-1"), continued=1, preempted=2, why="it [/red] broke", exact=False
+        )
+    )
+    assert "chat-2, after chat-0 and chat-1 failed it" in text
+    assert "1 × on another replica" in text
+    assert "2 ×, by more urgent requests" in text
+    assert "it [/red] broke" in text
+    assert "(counted on the way)" in text
+
+
+def test_a_refused_request_tells_why_and_when_to_come_back():
+    refused = msgspec.structs.replace(
+        RECORD,
+        outcome="shed",
+        replica="",
+        reason="queue_full",
+        why="The queue is full.",
+        retry_after_s=12.34,
+        prompt_tokens=None,
+        ttft_s=None,
+    )
+    text = shown(refused)
+    assert "queue_full" in text
+    assert "to come back after 12.3 s" in text
+    assert "metered" not in text
+    assert "replica" not in text
+
+
+@pytest.mark.parametrize("short_of", list(Shortage))
+def test_a_waiting_request_tells_its_place_and_what_it_is_short_of(short_of):
+    place = Place(3, 1200, 4.2, 25.0, short_of)
+    text = shown(msgspec.structs.replace(RECORD, state="waiting", outcome=None, place=place, waited_for=""))
+    assert "request req-1: waiting" in text
+    assert "3 requests (1200 tokens) start before it; starts in about 4.2 s" in text
+    assert "25.0 s more, then it is refused" in text
+    (row,) = [line for line in text.splitlines() if "short of" in line]
+    assert explain_request._WAITED_FOR[short_of] in row
+    assert "starts unknown" in shown(msgspec.structs.replace(RECORD, place=Place(0, 0, None, 1.0, None)))
+
+
+def test_the_verb_asks_the_gateway_it_finds_or_is_given(gateway, tmp_path):
+    asked = gateway(200, RECORD)
+    write_value(tmp_path / "up.json", Running("http://127.0.0.1:8", "http://127.0.0.1:9", 1))
+    runner = CliRunner(env={"COLUMNS": "160"})
+    result = runner.invoke(app, ["explain", "--request", "a/b c", "--key", "sk-1", "--state", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "request req-1: completed" in result.stdout
+    result = runner.invoke(app, ["explain", "--request", "req-1", "--gateway", "http://gw:1/", "--json", "-"])
+    assert json.loads(result.stdout)["replica"] == "chat-2"
+    assert asked == [("http://127.0.0.1:8/forebay/v1/requests/a%2Fb%20c", "sk-1"), ("http://gw:1/forebay/v1/requests/req-1", "")]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--request", "x", "--pool", "chat"], "--request: found beside --pool"),
+        (["--gateway", "http://g"], "found without --request"),
+        (["--key", "k"], "found without --request"),
+        (["--request", "x", "--gateway", "g:1"], "--gateway: found 'g:1'; allowed: a URL"),
+    ],
+)
+def test_words_that_do_not_go_together_are_bad_input(words, said):
+    result = CliRunner().invoke(app, ["explain", *words])
+    assert isinstance(result.exception, BadInput)
+    assert said in str(result.exception)
+
+
+def test_what_a_gateway_refuses_is_told_in_its_words(gateway):
+    error = {"error": {"message": "No request with the id 'x' is here.", "type": "t", "param": None, "code": None}}
+    gateway(404, error)
+    with pytest.raises(BadInput, match="--request: No request with the id 'x' is here"):
+        explain_request.ask("http://g", "x", "")
+    gateway(401, error)
+    with pytest.raises(BadInput, match=r"--key: .*Only a request's own team may ask"):
+        explain_request.ask("http://g", "x", "")
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"<html>"), (404, b"nginx"), (502, b"")])
+def test_another_thing_that_answers_is_no_gateway(gateway, status, body):
+    gateway(status, body)
+    with pytest.raises(NotRunning, match="not as a gateway of Forebay does"):
+        explain_request.ask("http://g", "x", "")
