@@ -8,9 +8,9 @@ so neither idleness nor debt is banked by pausing (Sheng et al., "Fairness in Se
 The bound. Over any time in which two teams both wait in a lane, what they were given per weight differs by at most
 ``2·(P + Q·O) ÷ w``: P the longest uncached prompt, Q `OUTPUT_COST`, O the output tokens that one team's requests in flight **on the
 whole fleet** have still to emit when it is chosen last (one gateway owns the queue, so they are all counted here), w the smaller
-weight. Two errors add to it: what is in flight is counted as estimated (prompt tokens by the estimate's error and by what was wrongly foreseen to be cached,
-until the usage settles it) and as reported (up to a quantum of output per stream is not yet). A request let past a head that does not fit
-charges its team a prompt out of turn, at most `pump.SKIPS_MAX` times for one head.
+weight. Two errors add to it: what is in flight is counted as estimated (prompt tokens by the error of the estimate and of what was
+foreseen to be cached, until the usage settles it) and as reported (up to a quantum of output per stream is not yet). A request let past
+a head that does not fit charges its team a prompt out of turn, at most `pump.SKIPS_MAX` times for one head.
 
 Within a team the first is the one whose TTFT needs it soonest. One that can no longer meet it goes behind those that can, since one
 burst would make everybody late otherwise; every `LATE_EVERY`-th start is of a late one while there are any, and its tier's longest wait
