@@ -57,7 +57,8 @@ class Peaks:
         peak = held = count = 0
         buckets = self._buckets
         order = sorted(buckets)
-        while order and (order[0] + 1 << _SHIFT) < self._step:  # overdue
+        # Overdue: within a bucket's width the count of steps may only have run ahead of the reports.
+        while order and (order[0] + 2 << _SHIFT) < self._step:
             sequences, tokens = buckets[order[0]]
             held += (order.pop(0) + 1 << _SHIFT) * sequences + tokens
         for bucket in reversed(order):
@@ -69,7 +70,7 @@ class Peaks:
             sequences, tokens = buckets[bucket]
             count += sequences
             held += tokens
-            reached = (bucket + 1 << _SHIFT) * count + held
+            reached = max(bucket + 1 << _SHIFT, self._step) * count + held
             if reached > peak:
                 peak = reached
         if own_count:

@@ -57,6 +57,19 @@ def test_it_is_the_exact_peak_but_for_buckets_and_reports_that_are_not_in_yet(se
         assert exact - 2 * quantum * off <= peaks.with_one_more(new) <= exact + (WIDTH + 2 * quantum) * off
 
 
+def test_one_that_is_about_to_end_is_not_taken_for_one_that_never_will() -> None:
+    """The count of steps ran ahead of its reports by three, and its KV was counted for as long as any other ran."""
+    ending, long = ticket(1, 300, 32), ticket(2, 100, 400)
+    peaks = Peaks()
+    for one in (ending, long):
+        peaks.add(one)
+    for _ in range(35):
+        long.emitted += 1
+        peaks.moved(long, 1)
+    new = ticket(3, 200, 150)
+    assert peaks.with_one_more(new) == (new.prompt + new.output) + (long.prompt + long.emitted + new.output)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500), st.integers(1, 4)), min_size=1, max_size=60))
 def test_before_any_report_it_is_never_less_than_the_exact_peak(shapes: list[tuple[int, int, int]]) -> None:
