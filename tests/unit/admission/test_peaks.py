@@ -67,7 +67,8 @@ def test_one_that_is_about_to_end_is_not_taken_for_one_that_never_will() -> None
         long.emitted += 1
         peaks.moved(long, 1)
     new = ticket(3, 200, 150)
-    assert peaks.with_one_more(new) == (new.prompt + new.output) + (long.prompt + long.emitted + new.output)
+    now = ending.prompt + ending.output + long.prompt + long.emitted + new.prompt
+    assert now <= peaks.with_one_more(new) <= now + WIDTH
 
 
 @settings(max_examples=60, deadline=None)
