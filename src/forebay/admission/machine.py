@@ -1,8 +1,7 @@
 """The admission machine of one pool: whatever waits, waits here.
 
-A request that fits is dispatched at once with a permit on one replica; else it waits in its tier's lane; what can't be
-served in time is refused early, with an honest Retry-After. Who goes next is decided in `waiting` (lanes), `fairness` (teams, and
-deadlines within a team) and `pump` (what may pass a head that does not fit, and who gives a place up).
+A request that fits is dispatched at once with a permit on one replica; else it waits in its tier's lane; what can't be served in time
+is refused early, with an honest Retry-After. Who goes next is decided in `waiting` (lanes), `fairness` (teams, deadlines) and `pump`.
 
 Calls in, effects out, no I/O: one owner calls it, synchronously, and carries the effects out. Uncontended requests cost
 O(replicas) cheap comparisons. What was found to fit nowhere is tried again only where something was freed since.
@@ -271,10 +270,10 @@ class Admission:
         """Raises AssertionError unless every ticket is in exactly one place and every sum is that of its parts."""
         self._pump.check()
         queued = {entry.id for lane in self._lanes for entry in lane.order.live()}
-        let_in = sum(not entry.returned for lane in self._lanes for entry in lane.order.live())
         running = {entry.id for entry in self._replicas.running()}
         ended = self.finished_total + self.refused_total + self.abandoned_total
-        assert let_in <= self.queued_max, f"{let_in} wait, {self.queued_max} allowed"
+        let_in = self.waiting - self._waiting.returned
+        assert let_in == sum(not entry.returned for lane in self._lanes for entry in lane.order.live()) <= self.queued_max
         assert not queued & running, f"queued and running at once: {queued & running}"
         assert queued | running == set(self._tickets), f"in no place: {set(self._tickets) - queued - running}"
         assert self.arrived_total == len(self._tickets) + ended, f"{self.arrived_total} came, {ended} ended, {len(self._tickets)} are here"
@@ -315,7 +314,7 @@ class Admission:
 
     def _enqueue(self, entry: Ticket, now_s: float, effects: list[Effect]) -> None:
         """Let it wait, in the place of another if the queue is full."""
-        if self._waiting.count >= self.queued_max and not self._make_room(entry, now_s, effects):
+        if self._waiting.count - self._waiting.returned >= self.queued_max and not self._make_room(entry, now_s, effects):
             self._refuse(entry, Refusal.QUEUE_FULL, now_s, effects)
             return
         self._waiting.join(entry, now_s)
@@ -329,7 +328,9 @@ class Admission:
                 if lane.index < entry.lane.index:
                     return False
                 last = lane.order.hindmost()
-                if lane is entry.lane and (last.returned or entry.account.load(entry.cost) >= last.account.load()):
+                if last.returned:
+                    continue  # it is over the bound already: its going would let nobody in
+                if lane is entry.lane and entry.account.load(entry.cost) >= last.account.load():
                     return False
                 self._refuse(last, Refusal.DISPLACED, now_s, effects)
                 return True

@@ -19,13 +19,15 @@ LOOK_MAX = 8
 class Waiting:
     """The lanes of one pool."""
 
-    __slots__ = ("_deadlines", "_sharing", "count", "due_s", "lane_of", "lanes", "last_seq")
+    __slots__ = ("_deadlines", "_sharing", "count", "due_s", "lane_of", "lanes", "last_seq", "returned")
 
     def __init__(self, tiers: Sequence[Tier], weights: Mapping[str, float]) -> None:
         ranked = sorted(tiers, key=lambda tier: tier.rank)
         self.lanes = tuple(Lane(tier, index, dict(weights)) for index, tier in enumerate(ranked))
         self.lane_of = {lane.tier: lane for lane in self.lanes}
         self.count = 0
+        self.returned = 0
+        """Of those, the ones that had been started before: they have been let in already."""
         """Requests in all lanes."""
         self.due_s = math.inf
         """Nothing expires before this."""
@@ -38,6 +40,7 @@ class Waiting:
         """``ticket`` waits from now on."""
         self.last_seq += 1
         self.count += 1
+        self.returned += ticket.returned
         ticket.lane.join(ticket, self.last_seq, now_s)
         self._deadlines.add(ticket, self.count)
         if ticket.deadline_s < self.due_s:
@@ -47,6 +50,7 @@ class Waiting:
         """``ticket`` waits no more."""
         ticket.lane.leave(ticket, now_s, started=started)
         self.count -= 1
+        self.returned -= ticket.returned
 
     def ahead(self, lane: Lane) -> bool:
         """Whether anything waits in this lane or in more important ones."""

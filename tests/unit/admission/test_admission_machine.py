@@ -478,6 +478,18 @@ def test_the_end_of_an_ended_ticket_is_nothing_and_other_calls_for_it_are_errors
 # --- what is reported, and bounds -----------------------------------------------------------------------------------
 
 
+def test_displacing_one_that_was_preempted_lets_nobody_in() -> None:
+    """It is over the queue's bound already: the queue once held one more than it may for each that came back."""
+    pool = machine("a", queued_max=1)
+    pool.arrive(1, "batch", "t", SHORT, 0.0)
+    pool.arrive(2, "interactive", "t", SHORT, 1.0)
+    assert pool.preempted_total == 1
+    assert pool.arrive(3, "interactive", "t", SHORT, 2.0) == []
+    assert whys(pool.arrive(4, "interactive", "t", SHORT, 3.0)) == [(4, Refusal.QUEUE_FULL)]
+    assert pool.waiting == 2
+    pool.check()
+
+
 def test_load_tells_what_waits_and_what_runs_net_of_preemptible() -> None:
     pool = machine("a", of=capacity(sequences=2))
     pool.arrive(1, "batch", "t", SHORT, 0.0)
