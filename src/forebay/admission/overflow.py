@@ -11,6 +11,7 @@ from collections import deque
 CALM_S = 60.0
 """Long against the minute that a burst takes, short against the hour that a rung would be paid for."""
 BACK_SHARE = 0.5
+HOLD_OFF_S = 15.0
 HOUR_S = 3600.0
 WINDOW_PARTS = 60
 """The hour slides minute by minute."""
@@ -19,17 +20,21 @@ WINDOW_PARTS = 60
 class Rung:
     """One way out of a pool. Times are world seconds and never go backwards."""
 
-    __slots__ = ("_open_until_s", "after_s", "calm_s", "opened_total")
+    __slots__ = ("_held_until_s", "_open_until_s", "after_s", "calm_s", "opened_total")
 
     def __init__(self, after_s: float, calm_s: float = CALM_S) -> None:
         self.after_s = after_s
         self.calm_s = calm_s
         self.opened_total = 0
-        self._open_until_s = float("-inf")
+        self._open_until_s = self._held_until_s = float("-inf")
 
     def is_open(self, now_s: float) -> bool:
         """Whether requests that would have to wait leave at once."""
-        return now_s < self._open_until_s
+        return self._held_until_s <= now_s < self._open_until_s
+
+    def hold_off(self, now_s: float) -> None:
+        """What it leads to failed: nobody goes there for a while."""
+        self._held_until_s = now_s + HOLD_OFF_S
 
     def waited(self, wait_s: float, now_s: float) -> bool:
         """A request has waited so long, and waits on or was just started; returns whether the rung is open then."""
@@ -37,7 +42,7 @@ class Rung:
             self.refused(now_s)
         elif now_s < self._open_until_s and wait_s >= self.after_s * BACK_SHARE:
             self._open_until_s = now_s + self.calm_s
-        return now_s < self._open_until_s
+        return self.is_open(now_s)
 
     def refused(self, now_s: float) -> None:
         """A request was about to be refused because others were in its way: as good as waited too long."""

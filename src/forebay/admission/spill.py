@@ -129,11 +129,16 @@ class SpillAdmission:
         del more_prompt_tokens
         reserved_usd, _ = self._reserved.pop(ticket)
         self.budget.settle(reserved_usd, 0.0, now_s)
-        self.failed_total += 1
-        self._failures += 1
-        self._held_until_s = now_s + min(HOLD_OFF_MAX_S, HOLD_OFF_S * 2.0 ** (self._failures - 1))
+        self._held_until_s = max(self._held_until_s, now_s + HOLD_OFF_S)
         self.refused_total += 1
         return [Refuse(ticket, Refusal.NO_REPLICAS, RETRY_AFTER_S)]
+
+    def failed(self, now_s: float) -> None:
+        """It failed a request: before its answer, within it, or by none in time."""
+        self.failed_total += 1
+        if now_s >= self._held_until_s:  # what was sent before the last failure was known tells nothing new
+            self._failures += 1
+        self._held_until_s = max(self._held_until_s, now_s + min(HOLD_OFF_MAX_S, HOLD_OFF_S * 2.0 ** (self._failures - 1)))
 
     def advance(self, now_s: float) -> list[Effect]:
         """Nothing waits, so nothing is due."""

@@ -42,6 +42,11 @@ def _keys(spec: Spec) -> dict[str, str]:
                 if not key:
                     where = f"pools.{pool.name}.overflow.spill {spill.name}: key_env"
                     raise BadInput(f"{where}: found no {spill.key_env} in the environment, allowed: a variable with the API key; set it")
+                if not key.isascii() or not key.isprintable() or " " in key:
+                    where = f"pools.{pool.name}.overflow.spill {spill.name}: key_env"
+                    raise BadInput(
+                        f"{where}: found a {spill.key_env} with blanks or control characters, allowed: visible ASCII; set it anew"
+                    )
                 keys[spill.key_env] = key
     return keys
 

@@ -51,7 +51,10 @@ def asking(ask: Ask, body: bytes, engine: EngineKind) -> tuple[bytes, Wants]:
     if not added:
         return body, wants
     if any(b'"%b"' % name in body for name in added):  # it may be there, as null or as false
-        return _merged(body, added), wants
+        try:
+            return _merged(body, added), wants
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return body, NOTHING  # what was skipped so far is not JSON after all: the engine says so, or takes it
     end = body.rindex(b"}")
     return b"%b%b}" % (body[:end], b"".join([b',"%b":%b' % field for field in added.items()])), wants
 

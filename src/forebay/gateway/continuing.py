@@ -52,6 +52,7 @@ _NEUTRAL: dict[str, frozenset[bytes]] = {
 }
 """Fields that must be absent, null, or one of these; any other field must be absent or null."""
 
+_decode_count = msgspec.json.Decoder(int | None, strict=False).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -95,7 +96,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(body: bytes, path: bytes, ask: Ask, context_tokens: int | None) -> Plan | str:
     """How the answer to ``body`` could be continued; or why not. ``context_tokens``: None where it isn't known."""
-    fields = _decode_fields(body)
+    try:
+        fields = _decode_fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "its body is not all JSON"
     carried = []
     for name, raw in fields.items():
         value = bytes(raw)
@@ -111,13 +115,28 @@ def plan(body: bytes, path: bytes, ask: Ask, context_tokens: int | None) -> Plan
         limit = COMPLETION_TOKENS
     if limit is None and context_tokens is None:
         return "neither max_tokens nor the model's context is known"
-    if chat and not _all_text(fields.get("messages")):
-        return "its prompt is not only text"
-    if not chat and bytes(fields.get("prompt", b""))[:2] in (b'["', b"[["):
-        return "its prompt is a list"
-    least = bytes(fields.get("min_tokens", b"0"))
-    min_tokens = int(least) if least.isdigit() else 0
+    unlike = _unlike(fields, chat)
+    if unlike:
+        return unlike
+    min_tokens = _count(fields.get("min_tokens"))
+    if min_tokens is None:
+        return "its min_tokens is no number"
     return Plan(chat, bytes(fields["model"]), limit, context_tokens or 2**31, min_tokens, b"".join(carried))
+
+
+def _unlike(fields: dict[str, msgspec.Raw], chat: bool) -> str:
+    """Why its prompt is not one text; empty where it is."""
+    if chat:
+        return "" if _all_text(fields.get("messages")) else "its prompt is not only text"
+    return "its prompt is a list" if bytes(fields.get("prompt", b""))[:2] in (b'["', b"[[") else ""
+
+
+def _count(value: msgspec.Raw | None) -> int | None:
+    """As engines read a number of tokens: 40.0 and "40" are 40."""
+    try:
+        return _decode_count(bytes(value or b"0")) or 0
+    except msgspec.DecodeError:
+        return None
 
 
 def _all_text(messages: msgspec.Raw | None) -> bool:

@@ -15,6 +15,7 @@ from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Probe
 from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import Quota
+from forebay.admission.spill import SpillAdmission
 from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.pool_desk import Caller, PoolDesk, Ticketed, Waits
@@ -114,7 +115,8 @@ class Desk:
 
     def abandon(self, pool: PoolDesk, call: Ticketed, usage: Usage | None, now_s: float) -> None:
         """Nobody waits for it any more; ``usage``: what was seen of its answer."""
-        del pool.calls[call.ticket]
+        if pool.calls.pop(call.ticket, None) is None:
+            return  # it never arrived
         if self._taken:
             self._give_back(call.ticket, usage, now_s, served=pool.admission.runs(call.ticket))
         self._after(pool, pool.admission.abandon(call.ticket, now_s))
@@ -130,6 +132,9 @@ class Desk:
 
     def failed(self, pool: PoolDesk, replica: str, why: str) -> None:
         """``replica`` failed a request by a fault of its own."""
+        if isinstance(pool.admission, SpillAdmission):
+            pool.admission.failed(self.clock.now_s())
+            return
         self._ejected(pool, pool.outliers.bad(replica, why, self.clock.now_s()))
 
     def probed(self, pool: PoolDesk, replica: str, well: bool) -> None:

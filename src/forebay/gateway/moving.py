@@ -10,7 +10,7 @@ from forebay.gateway.answers import ErrorReply
 from forebay.gateway.body import ENGINE_TIERS, rewritten
 from forebay.gateway.meters import Outcome
 from forebay.gateway.overflow import CONTENDED, Way
-from forebay.gateway.pool_desk import Waits
+from forebay.gateway.pool_desk import PoolDesk, Waits
 from forebay.gateway.recovery import Recovery
 
 
@@ -36,6 +36,11 @@ class Moving(Recovery):
             self._home.ways.waited(now_s - self._arrived_s, now_s)
             if self._leave(now_s):
                 return
+        late = self._exchange is not None and self._ask.stream and not self._open and now_s > self._first_due_s
+        if late and self._pool.foreign:
+            self._drop_exchange()
+            self._try_elsewhere("The place it was spilled to did not begin its answer in time.")
+            return
         super().sweep(now_s)
 
     def overflowed(self, effect: Refuse) -> bool:
@@ -44,8 +49,11 @@ class Moving(Recovery):
         if ways is None or self._open or effect.why not in CONTENDED:
             return False
         now_s = self._context.desk.clock.now_s()
-        ways.refused(now_s)
-        return self._leave(now_s)
+        if self._pool is self._home:
+            ways.refused(now_s)
+            return self._leave(now_s)
+        ways.failed(self._pool, now_s)
+        return self._leave(now_s) or self._return(now_s)
 
     def _leave(self, now_s: float) -> bool:
         ways = self._home.ways
@@ -58,27 +66,42 @@ class Moving(Recovery):
         self._move(way, body, now_s)
         return True
 
+    def _return(self, now_s: float) -> bool:
+        """Where it went it was not served: back to its own pool, once, for what is left of its longest wait."""
+        if not self._left or self._left[0] != self._home.name or self._left.count(self._home.name) > 1:
+            return False
+        body = rewritten(self._request.body, self._home.model, self._has_our_tier())
+        if isinstance(body, ErrorReply):
+            return False
+        self._arrive_at(self._home, body, b"", now_s)
+        return True
+
     def _has_our_tier(self) -> bool:
         tier = self._ask.service_tier
         return tier is not None and tier not in ENGINE_TIERS
 
     def _move(self, way: Way, body: bytes, now_s: float) -> None:
+        if way.spill is None:
+            told = b"x-forebay-degraded: %b\r\n" % self._home.model.encode()
+        else:
+            told = b"x-forebay-spilled: %b\r\n" % way.spill.name.encode()
+        self._arrive_at(way.pool, body, told, now_s)
+
+    def _arrive_at(self, pool: PoolDesk, body: bytes, told: bytes, now_s: float) -> None:
         before, tier = self._pool, self._tier
         self._meter.outcomes[Outcome.MOVED] += 1
         self._left = (*self._left, before.name)
-        self._pool = way.pool
-        self._meter = way.pool.meters[tier.name]
+        self._pool = pool
+        self._meter = pool.meters[tier.name]
         self._body = body
         self._retries = 0
         self._forget_answer()
-        if way.spill is None:
-            self._way = b"x-forebay-degraded: %b\r\n" % self._home.model.encode()
-        else:
-            self._way = b"x-forebay-spilled: %b\r\n" % way.spill.name.encode()
+        self._way = told
+        self._tried = ()
         if self._ask.stream:
             self._ask_more()
         shape: Shape = self._estimate
         self._meter.arrive(shape)
         longest_s = max(0.0, tier.longest_wait_s - (now_s - self._arrived_s))
         waits = Waits(longest_s, self._patience_s, not self._ask.stream)
-        self._context.desk.move(before, way.pool, self, tier, self._team, shape, now_s, waits)
+        self._context.desk.move(before, pool, self, tier, self._team, shape, now_s, waits)

@@ -32,7 +32,9 @@ class Way(msgspec.Struct, frozen=True):
     def takes(self, team: Team, shape: Shape, now_s: float) -> bool:
         """Whether a request of this team and shape would be started there now, and may be."""
         if self.spill is None:
-            return "degrade" in team.overflow and not self.pool.admission.waiting and shape.total_tokens <= self.pool.context_tokens
+            pool = self.pool
+            fits = bool(pool.routed) and not pool.admission.waiting and shape.total_tokens <= pool.context_tokens
+            return "degrade" in team.overflow and fits
         residency = team.residency
         admission = self.pool.admission
         return (
@@ -60,6 +62,12 @@ class Ways:
         """A request was about to be refused because others were in its way."""
         for rung in self._rungs:
             rung.refused(now_s)
+
+    def failed(self, pool: PoolDesk, now_s: float) -> None:
+        """A request that went to ``pool`` failed there, or was refused."""
+        for way in self._ways:
+            if way.pool is pool and way.spill is None:
+                way.rung.hold_off(now_s)
 
     def out(self, team: str, shape: Shape, left: tuple[str, ...], now_s: float) -> Way | None:
         """The first open way that takes it, but for pools that it has ``left``."""
@@ -99,6 +107,7 @@ def _place(spec: Spec, pool: Pool, spill: Spill, key: str, estimator: Estimator)
     engine = EngineKind("attach", attach=(origin,), metrics="llamacpp", continues=False)
     place = PoolDesk(spec, Pool(f"{pool.name}/{spill.name}", spill.model or pool.model, engine), estimator)
     place.admission = SpillAdmission(msgspec.structs.replace(spill, url=origin))
+    place.foreign = True
     place.base = parts.path.rstrip("/").removesuffix("/v1").encode()
     place.head = b"authorization: Bearer %b\r\n" % key.encode() if key else b""
     return place

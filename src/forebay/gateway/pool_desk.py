@@ -95,6 +95,7 @@ class PoolDesk:
         "context_tokens",
         "engine",
         "firsts",
+        "foreign",
         "head",
         "meters",
         "model",
@@ -118,6 +119,8 @@ class PoolDesk:
         self.admission: Admission | SpillAdmission = Admission(pool.name, spec.tiers, pool.queued_max, weights, outlook)
         self.base = self.head = b""
         """What comes before the path of a request, and header lines of the pool's own: for other people's engines."""
+        self.foreign = False
+        """Its engines are other people's."""
         self.ways: Ways | None = None
         """Out of the pool."""
         self.calls: dict[int, Caller] = {}

@@ -134,4 +134,4 @@ class Recorded(CallState, ABC):
 
 def live(desk: Desk) -> Iterator[Recorded]:
     """All requests inside."""
-    return (call for pool in desk.pools.values() for call in pool.calls.values() if isinstance(call, Recorded))
+    return (call for pool in (*desk.pools.values(), *desk.spills) for call in pool.calls.values() if isinstance(call, Recorded))

@@ -189,9 +189,12 @@ class Recovery(Ending, ABC):
             return emitted.missing if emitted is not None and emitted.missing else "its engine tells no token ids"
         if self._ask.return_token_ids and emitted.pending:
             return "token ids are out whose text is not"
+        told = emitted.tokens
         kept = emitted.keep()
         if isinstance(kept, str):
             return kept
+        if self._ask.return_token_ids and kept < told:
+            return "token ids are out whose text is not"
         body = plan.body(emitted, kept)
         if isinstance(body, str):
             return body

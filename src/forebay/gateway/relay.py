@@ -27,6 +27,8 @@ from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
+FOREIGN_STATUSES = frozenset({200, 400, 413, 422})
+"""Of other people's engines; what else they answer, such as that our key is wrong, is nobody's business but the operator's."""
 REPORT_EVENTS = 32
 """Emitted tokens are reported to admission in steps of this many."""
 
@@ -140,7 +142,7 @@ class Call(Moving):
         status = head.status
         passed = self._context.passed_heads.of(head)
         streams = passed.events and status == 200 and self._ask.stream
-        if status >= 500 or status == 429 or (self._open and not streams):
+        if status >= 500 or status == 429 or (self._open and not streams) or (self._pool.foreign and status not in FOREIGN_STATUSES):
             self._failure = head
             self.data = self._take
             return

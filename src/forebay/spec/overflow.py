@@ -1,6 +1,7 @@
 """A pool's overflow: what it names must exist, and money must be bounded."""
 
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from forebay.spec.problems import Problems, quoted
 from forebay.spec.records import Got
@@ -16,12 +17,24 @@ def build_overflow(got: Got, problems: Problems) -> Overflow:
         if not one.good():
             continue
         spill = Spill(**{**one.filled(), **one.record_of("price").filled()})
+        if not _is_address(spill.url):
+            problems.add(
+                one.at("url"), quoted(spill.url), "http://host:port/v1 or https://host/v1", "a host and a port from 1 to 65535, and no user"
+            )
         if spill.name in spills:
             problems.add(one.at("name"), quoted(spill.name), "each name once", "rename one of the two")
         if spill.prompt_usd_per_mtok + spill.output_usd_per_mtok > 0 and spill.usd_per_hour <= 0:
             problems.add(one.at("budget"), "nothing", "US dollars an hour above 0", "a price without a budget would spill nothing: add it")
         spills[spill.name] = spill
     return Overflow(spill=tuple(spills.values()), **written.filled())
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except ValueError:
+        return False
 
 
 def check_overflow(spec: Spec, pools: Mapping[str, Got], problems: Problems) -> None:

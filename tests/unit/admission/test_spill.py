@@ -42,6 +42,8 @@ def test_a_place_that_fails_is_left_alone_for_a_growing_while() -> None:
     for failures in range(1, 4):
         now_s = 1000.0 * failures
         paris.arrive(failures, "", "", shape(1, 1), now_s)
+        paris.failed(now_s)
+        paris.failed(now_s)  # another that was there at the time: one failure of the place all the same
         (refused,) = paris.retry(failures, now_s)
         assert isinstance(refused, Refuse)
         assert refused.why is Refusal.NO_REPLICAS
@@ -49,6 +51,7 @@ def test_a_place_that_fails_is_left_alone_for_a_growing_while() -> None:
         assert paris.room(shape(1, 1), now_s + HOLD_OFF_S * 2 ** (failures - 1))
     paris.arrive(9, "", "", shape(1, 1), 9000.0)
     paris.first_token(9, 9000.1)
+    paris.failed(9000.2)
     paris.retry(9, 9000.2)
     assert paris.room(shape(1, 1), 9000.2 + HOLD_OFF_S)
 

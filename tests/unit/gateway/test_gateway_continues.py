@@ -1,10 +1,13 @@
 """A stream whose replica dies goes on elsewhere: one unbroken answer, no token lost or twice, or an honest error."""
 
 import asyncio
+import json
 
 import pytest
 from emulated_fleet import CHAT, COMPLETIONS, PROFILE, body, completion, errors, fleet, text, without_time
 
+from forebay.gateway.body import decode
+from forebay.gateway.continuing import plan
 from forebay.gateway.retries import RetryBudget
 from forebay.spec.types import EngineKind
 
@@ -143,6 +146,18 @@ def test_what_means_the_same_on_both_sides_of_the_cut_is_carried(fields):
     seen = _both({**body(), **fields}, CHAT)
     assert errors(seen["cut"]) == []
     assert text(seen["cut"]) == text(seen["whole"])
+
+
+@pytest.mark.parametrize("least", [40, 40.0, "40"])
+def test_least_tokens_are_carried_however_they_are_written(least):
+    """Whatever an engine takes for a number: it was lost, and the answer's rest might have ended early."""
+    made = plan(json.dumps({**body(), "min_tokens": least}).encode(), CHAT.encode(), decode(json.dumps(body()).encode()), 8192)
+    assert made.min_tokens == 40
+
+
+def test_a_body_that_is_not_all_json_is_streamed_and_not_continued():
+    broken = json.dumps(body()).encode()[:-1] + b',"\xff":1}'
+    assert plan(broken, CHAT.encode(), decode(json.dumps(body()).encode()), 8192) == "its body is not all JSON"
 
 
 def test_images_in_the_prompt_can_not_be_continued_from_ids():

@@ -38,6 +38,17 @@ async def hangs(_, answer):
     await answer.gone.wait()
 
 
+def once(first, then):
+    """The first request is answered by one script, all others by the other."""
+    asked = []
+
+    async def script(seen, answer):
+        asked.append(seen)
+        await (first if len(asked) == 1 else then)(seen, answer)
+
+    return script
+
+
 class World:
     """A big pool of one slot, a small sibling, and a place to spill to: an engine each."""
 
@@ -73,6 +84,9 @@ class World:
     async def sleep(self, seconds: float) -> None:
         await self.clock.sleep_until(self.clock.now_s() + seconds)
         self.gateway.check()
+
+    def waiting(self, pool: str) -> int:
+        return self.gateway.desk.pools[pool].admission.waiting
 
     def outcomes(self, pool: str) -> dict[Outcome, int]:
         everywhere = {desk.name: desk for desk in (*self.gateway.desk.pools.values(), *self.gateway.desk.spills)}
@@ -175,19 +189,52 @@ def test_a_place_without_budget_is_not_asked():
     play(test, hangs, answers, answers, spill=msgspec.structs.replace(FAR, usd_per_hour=1e-9))
 
 
-def test_a_place_that_fails_refuses_like_its_pool_would():
+async def fails(_, answer):
+    answer.json(500, {"error": {"message": "no", "type": "server_error", "param": None, "code": None}})
+
+
+async def knows_no_key(_, answer):
+    answer.json(401, {"error": {"message": "Incorrect API key provided: sk-far-away", "type": "x", "param": None, "code": None}})
+
+
+async def resets(_, answer):
+    answer.close()
+
+
+@pytest.mark.parametrize("place", [fails, knows_no_key, resets, hangs])
+def test_whatever_a_place_does_wrong_the_request_waits_at_home_again_and_is_told_nothing_of_it(place):
     async def test(world):
-        await world.begin("sk-europe-key")
-        second = await world.begin("sk-europe-key")
-        await world.sleep(12.0)
+        first = await world.begin("sk-europe-key")
+        stream = {**CHAT, "stream": True}
+        second = await world.begin("sk-europe-key", stream)
+        await world.sleep(25.0)
+        assert not second.done()
+        assert world.waiting("big") == 1
+        first.cancel()
+        world.clients[0].close()  # its slot is free
+        await world.sleep(1.0)
         answer = await second
-        assert answer.status == 503
-        assert answer.json()["error"]["code"] == "no_replicas"
+        assert answer.status == 200
+        assert "x-forebay-spilled" not in answer.headers
+        (place,) = world.gateway.desk.spills
+        assert place.admission.failed_total == 1
+        assert place.admission.streams == 0
 
-    async def fails(_, answer):
-        answer.json(500, {"error": {"message": "no", "type": "server_error", "param": None, "code": None}})
+    play(test, once(hangs, answers), answers, place, spill=FAR)
 
-    play(test, hangs, answers, fails, spill=FAR)
+
+def test_a_sibling_that_is_dead_does_not_make_an_error_of_a_wait():
+    async def test(world):
+        first = await world.begin("sk-both-key")
+        others = [await world.begin("sk-both-key") for _ in range(3)]
+        await world.sleep(12.0)
+        assert not any(task.done() for task in others)
+        first.cancel()
+        world.clients[0].close()
+        await world.sleep(1.0)
+        assert [(await task).status for task in others] == [200, 200, 200]
+
+    play(test, once(hangs, answers), resets)
 
 
 def test_a_client_that_leaves_while_it_is_spilled_frees_the_place():

@@ -675,3 +675,18 @@ def test_a_storm_leaves_nothing_behind(world, seed, one_slot):
         assert 70 < meter.arrived == sum(meter.outcomes.values())
 
     world(test, moody, moody, moody, seed=seed, capacity=msgspec.structs.replace(one_slot, sequences=3))
+
+
+@pytest.mark.parametrize("options", [b"null", b'{"\xff":1}', b"{}"])
+def test_a_key_that_is_no_text_holds_nothing_back(world, options):
+    """One client could fill the budget of all bodies with it, for good: the call ended in an exception before it had arrived."""
+
+    async def test(front):
+        body = b'{"model":"llama","stream":true,"stream_options":%b,"\xff":1,"messages":[{"role":"user","content":"hi"}]}' % options
+        answer = await front.ask(body)
+        assert answer.status == 200
+        assert content(answer.events()) == "t0t1"
+        await front.sleep(0.1)
+        assert front.gateway.http.bodies_bytes == 0
+
+    world(test, tokens(2))

@@ -48,6 +48,10 @@ def test_overflow_is_read_whole() -> None:
             "budget",
         ),
         ("{spill: [{name: p, url: 'ftp://p.example/v1'}]}", TEAMS, SMALL, "pools.big.overflow.spill[0].url", "http"),
+        ("{spill: [{name: p, url: 'http://[::1/v1'}]}", TEAMS, SMALL, "pools.big.overflow.spill[0].url", "host"),
+        ("{spill: [{name: p, url: 'http://x:99999/v1'}]}", TEAMS, SMALL, "pools.big.overflow.spill[0].url", "host"),
+        ("{spill: [{name: p, url: 'https://x:abc/v1'}]}", TEAMS, SMALL, "pools.big.overflow.spill[0].url", "host"),
+        ("{spill: [{name: p, url: 'http://u:p@host/v1'}]}", TEAMS, SMALL, "pools.big.overflow.spill[0].url", "host"),
         (
             "{spill: [{name: p, url: 'https://p.example/v1'}, {name: p, url: 'https://q.example/v1'}]}",
             TEAMS,
