@@ -1,6 +1,7 @@
 """How verbs find and ask a running Forebay: by address, by its state folder, or by being the only one on this machine."""
 
 import http.client
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -104,7 +105,11 @@ def fetch(url: str, key: str) -> tuple[int, bytes]:
         with error:
             return error.code, error.read(ERROR_BYTES_MAX)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise NotRunning(f"no answer from {url} ({getattr(error, 'reason', error)}); does the gateway run?") from None
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            hint = "set SSL_CERT_FILE to its certificate, and name it with --gateway as the certificate does"
+            raise NotRunning(f"{url} has a certificate that isn't trusted here ({reason.verify_message}); {hint}") from None
+        raise NotRunning(f"no answer from {url} ({reason}); does the gateway run?") from None
 
 
 def _refused(url: str, status: int, body: bytes) -> ForebayError:
