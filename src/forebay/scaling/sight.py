@@ -76,12 +76,15 @@ def look(observation: Observation, settings: Scaling) -> Sight:
     overdue = [replica for replica in pending if replica.overdue]
     waits = _values([replica.waiting for replica in ready], now_s, age_s_max)
     usages = _values([replica.kv_usage for replica in ready], now_s, age_s_max)
-    told_waits, told_usages = [each for each in waits if each is not None], [each for each in usages if each is not None]
+    told_waits, told_usages = _told(waits), _told(usages)
     silent: tuple[str, ...] = ()
     if min(len(told_waits), len(told_usages)) < len(ready):
         each = zip(ready, waits, usages, strict=True)
         silent = tuple(sorted(replica.id for replica, waiting, kv in each if waiting is None or kv is None))
-    kv_sum, kv_silent = math.fsum([kv if kv < 1 else 1.0 for kv in told_usages]), len(ready) - len(told_usages)
+    kv_sum, kv_silent = (
+        math.fsum(told_usages if max(told_usages, default=0.0) <= 1 else [min(kv, 1.0) for kv in told_usages]),
+        len(ready) - len(told_usages),
+    )
     of_pool = (
         observation.lanes_waiting,
         observation.arrival_per_s,
@@ -123,6 +126,10 @@ def _values(signals: Sequence[Signal], now_s: float, age_s_max: float) -> list[f
         signal.value if isinstance(signal, Known) and not now_s - signal.at_s > age_s_max and 0 <= signal.value < math.inf else None
         for signal in signals
     ]
+
+
+def _told(values: list[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int, fraction: float) -> str:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from forebay.scaling import irreducible
-from forebay.scaling.arrivals import summed, summed_each
+from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import ALLOWED_MIN, misses
 from forebay.scaling.memory import BUCKET_S, Memory
@@ -181,9 +181,8 @@ def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
 
 
 def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
-    for shorter, longer in pairwise(summed_each(memory.buckets, now_s, _EDGES_S)):
-        requests = longer.requests - shorter.requests
-        held = rate_per_s * (longer.replica_seconds - shorter.replica_seconds)
+    for (before, held_before), (until, held_until) in pairwise(served(memory.buckets, now_s, _EDGES_S)):
+        requests, held = until - before, rate_per_s * (held_until - held_before)
         if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * held:
             return True
     return False
