@@ -8,6 +8,7 @@ buckets only moves along the newest forecast and shifts it to the present level.
 import math
 from bisect import bisect_right
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,7 +35,7 @@ LOG_MAX = 60.0
 SHIFT_MAX = 1.5
 """Of a log: the present level shifts a forecast by a factor of 4.5 at most."""
 STATES_KEPT_MAX = 32
-"""States that are kept as arrays, 16 kB each: one a pool."""
+"""States that are kept as numbers, some 20 kB each: one a pool."""
 LEVELS_TUPLE = tuple(LEVELS.tolist())
 
 
@@ -142,12 +143,12 @@ def predict(past: Past, now_wall_s: float, horizon_s: float, memory: ForecastMem
     memory = learned(memory, past, now_wall_s)
     horizon_s = min(max(horizon_s, 0.0), AHEAD_S_MAX) if not math.isnan(horizon_s) else AHEAD_S_MAX
     level = _level(memory, now_wall_s)
-    state = _read_state(memory.bucket_s, memory.state) if memory.state else None
-    if state is not None and np.isfinite(state.path).all():
-        origin_wall_s = memory.until_wall_s - float(state.seen[0] - state.seen[1]) * memory.bucket_s
+    told = _read(memory.bucket_s, memory.state) if memory.state else None
+    if told is not None:
+        origin_wall_s = memory.until_wall_s - told.unseen * memory.bucket_s
         age_s = max(0.0, now_wall_s - origin_wall_s) if math.isfinite(now_wall_s) else 0.0
         if age_s <= AHEAD_S_MAX:
-            return _along(state, memory, level, age_s, horizon_s)
+            return _along(told, memory, level, age_s, horizon_s)
     if level is None:
         return NOTHING
     spread = tuple(FIRST_QUANTILES.tolist())
@@ -201,10 +202,49 @@ def _state(memory: ForecastMemory, bucket_s: float) -> State | None:
         return None
 
 
+class _Told(NamedTuple):
+    """What a State says, as plain numbers over its horizons: between two buckets every prediction is made of the same."""
+
+    unseen: float
+    """Buckets since the newest forecast."""
+    base: float
+    floor: float
+    steps: tuple[float, ...]
+    """In buckets, from 0 on."""
+    values: tuple[float, ...]
+    """From the base on, as ``peaks``; ``moves`` from 1 on."""
+    peaks: tuple[float, ...]
+    moves: tuple[float, ...]
+    scales: list[float]
+    methods: list[float]
+    quantiles: list[list[list[float]]]
+    hits: list[list[float]]
+    tries: list[float]
+    outcomes: list[float]
+    slow: list[float]
+    fast: list[float]
+
+
 @lru_cache(maxsize=STATES_KEPT_MAX)
-def _read_state(bucket_s: float, data: bytes) -> State | None:
-    """What ``data`` says, to read only: between two buckets every prediction is made of the same bytes."""
-    return _state(ForecastMemory(bucket_s=bucket_s, state=data), bucket_s)
+def _read(bucket_s: float, data: bytes) -> _Told | None:
+    """What ``data`` says; None where it is ill or holds no forecast yet."""
+    state = _state(ForecastMemory(bucket_s=bucket_s, state=data), bucket_s)
+    if state is None or not np.isfinite(state.path).all():
+        return None
+    values, peaks, scales, moves, methods = state.path.T.tolist()
+    base, floor = state.origin.tolist()
+    return _Told(
+        float(state.seen[0] - state.seen[1]),
+        base,
+        floor,
+        (0.0, *state.steps.tolist()),
+        (base, *values),
+        (base, *peaks),
+        (1.0, *moves),
+        scales,
+        methods,
+        *(part.tolist() for part in (state.quantiles, state.hits, state.tries, state.outcomes, state.slow, state.fast)),
+    )
 
 
 def _replay(state: State, frame: Frame, origins: Places) -> None:
@@ -236,45 +276,44 @@ def _peaks(frame: Frame, origins: Places, steps: Places) -> Values:
     return np.asarray(np.maximum.accumulate(logs, axis=1)[:, steps - 1])
 
 
-def _along(state: State, memory: ForecastMemory, level: tuple[float, float] | None, age_s: float, horizon_s: float) -> Prediction:
+def _along(told: _Told, memory: ForecastMemory, level: tuple[float, float] | None, age_s: float, horizon_s: float) -> Prediction:
     """The newest forecast, ``age_s`` old, at ``horizon_s`` from now, shifted by how far the present level is off it."""
-    bucket_s = memory.bucket_s
-    base, floor = state.origin.tolist()
-    steps = (0.0, *state.steps.tolist())
-    values, peaks, scales, moves, methods = state.path.T.tolist()
+    bucket_s, steps, floor = memory.bucket_s, told.steps, told.floor
     at = _place(steps, (age_s + horizon_s) / bucket_s)
-    value, peak = _on((base, *values), at), _on((base, *peaks), at)
+    value, peak = _on(told.values, at), _on(told.peaks, at)
     known_part = 0.0
     if level is not None:
         known_part = level[1]
-        off = math.log(level[0] + floor) - _on((base, *values), _place(steps, age_s / bucket_s))
-        off = min(max(off, -SHIFT_MAX), SHIFT_MAX) * known_part * _on((1.0, *moves), _place(steps, horizon_s / bucket_s))
+        off = math.log(level[0] + floor) - _on(told.values, _place(steps, age_s / bucket_s))
+        off = min(max(off, -SHIFT_MAX), SHIFT_MAX) * known_part * _on(told.moves, _place(steps, horizon_s / bucket_s))
         value, peak = value + off, peak + off
     # What isn't known of the time since the forecast was made is horizon too: it widens.
     left, part = _place(steps, max(1.0, (horizon_s + (1.0 - known_part) * age_s) / bucket_s))
-    spreads = state.quantiles[left - 1] + part * (state.quantiles[min(left, len(scales) - 1)] - state.quantiles[left - 1])
-    scale = scales[left - 1] + part * (scales[min(left, len(scales) - 1)] - scales[left - 1])
-    nearest = min(left, len(scales) - 1) if part > 0.5 else left - 1
-    tries = float(state.tries[nearest])
-    coverage = (state.hits[nearest] / tries).tolist() if tries > 0 else (math.nan, math.nan)
-    spread, peak_spread = spreads.tolist()
+    right = min(left, len(told.scales) - 1)
+    spread, peak_spread = (
+        tuple(low + part * (high - low) for low, high in zip(*each, strict=True))
+        for each in zip(told.quantiles[left - 1], told.quantiles[right], strict=True)
+    )
+    scale = told.scales[left - 1] + part * (told.scales[right] - told.scales[left - 1])
+    nearest = right if part > 0.5 else left - 1
+    tries = told.tries[nearest]
+    coverage = [hits / tries for hits in told.hits[nearest]] if tries > 0 else (math.nan, math.nan)
     value, peak = _rate(value, floor), _rate(max(value, peak), floor)
-    method = METHODS[int(methods[nearest])]
-    because = _because(state, nearest, method, age_s, level is not None)
-    spreads_said = tuple(spread), tuple(peak_spread)
-    return Prediction(True, value, peak, method, because, memory.weeks, coverage[0], coverage[1], floor, scale, *spreads_said)
+    method = METHODS[int(told.methods[nearest])]
+    because = _because(told, bucket_s, nearest, method, age_s, level is not None)
+    return Prediction(True, value, peak, method, because, memory.weeks, coverage[0], coverage[1], floor, scale, spread, peak_spread)
 
 
-def _because(state: State, nearest: int, method: str, age_s: float, level_known: bool) -> str:
-    usual, recent = float(state.slow[nearest]), float(state.fast[nearest])
-    minutes = state.steps[nearest] * state.bucket_s / 60
+def _because(told: _Told, bucket_s: float, nearest: int, method: str, age_s: float, level_known: bool) -> str:
+    usual, recent = told.slow[nearest], told.fast[nearest]
+    minutes = told.steps[nearest + 1] * bucket_s / 60
     parts = [f"{method} weighs most; forecasts of {minutes:.0f} min were off by {math.expm1(usual):.0%} on average"]
-    outcomes = int(state.outcomes[nearest])
-    if outcomes * state.bucket_s < DAY_S:
+    outcomes = int(told.outcomes[nearest])
+    if outcomes * bucket_s < DAY_S:
         parts.append(f"history is short ({outcomes} outcomes), so the margin is wide")
     elif recent > UNLIKE * usual:
         parts.append(f"demand is unlike the past days: in the last hour they were off by {math.expm1(recent):.0%}")
-    if age_s > 2 * state.bucket_s:
+    if age_s > 2 * bucket_s:
         parts.append(f"no bucket of the last {age_s / 60:.0f} min is known")
     if not level_known:
         parts.append("the present rate isn't known")

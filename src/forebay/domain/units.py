@@ -7,7 +7,10 @@ bug report waiting to be written.
 
 import math
 import re
+from functools import lru_cache
 
+FORMATTED_MAX = 1024
+"""Durations whose text is kept: a policy says the same few at every look."""
 _DURATION_S = {"ns": 1e-9, "us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_BYTES = {
     "B": 1,
@@ -61,6 +64,7 @@ def parse_ramp_per_s2(text: str) -> float:
     return float(match[1]) / _PER_S[match[2]] / _PER_S[match[3]]
 
 
+@lru_cache(maxsize=FORMATTED_MAX)
 def format_duration(seconds: float) -> str:
     """``seconds`` for people: ``250ms``, ``42.0s``, ``6m``, ``1h30m``."""
     if seconds < 0:

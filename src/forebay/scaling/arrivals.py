@@ -8,6 +8,7 @@ soon as shorter windows show less; what holds capacity after a peak is the calm 
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -29,6 +30,7 @@ RISING_DOUBT = 0.7
 """While a ramp is proven, this part of the doubt is left to the level: that the rate stands still is ruled out already."""
 SIZE_VARIANCE = 1.0
 """Squared coefficient of variation of tokens per request: token counts are noisier than request counts by 1 + this."""
+_SIZE_SIGMAS = math.sqrt(1 + SIZE_VARIANCE)
 RAMP_WINDOWS_S = (300.0, 600.0)
 RAMP_COVERED_MIN = 0.8
 RAMP_REQUESTS_MIN = 25.0
@@ -66,13 +68,12 @@ _Point = tuple[float, float, float, float]
 """A bucket's start, its middle counted from now (exact at any age), its seconds and its requests."""
 
 
-class Sums(msgspec.Struct, frozen=True):
+class Sums(msgspec.Struct, frozen=True, gc=False):
     """Integrals over a window."""
 
     seconds: float
     """In which the arrival rate was known."""
     requests: float
-    replica_seconds: float
 
 
 _START_S = attrgetter("start_s")
@@ -91,7 +92,11 @@ def recorded(
     ``tokens_per_s``: prompt and output tokens. The sums are integrals over time, so looking more often changes nothing.
     """
     horizon_s = now_s - WINDOWS_S[-1] - BUCKET_S
-    kept = sorted((bucket for bucket in buckets if horizon_s < bucket.start_s <= now_s), key=_START_S)
+    starts_s = [bucket.start_s for bucket in buckets]
+    if starts_s == sorted(starts_s):
+        kept = list(buckets[bisect_right(starts_s, horizon_s) : bisect_right(starts_s, now_s)])
+    else:
+        kept = sorted([bucket for bucket in buckets if horizon_s < bucket.start_s <= now_s], key=_START_S)
     if requests_per_s is not None:
         at_s = now_s - (min(elapsed_s, READING_S) if kept else READING_S)
         for _ in range(math.ceil(READING_S / BUCKET_S) + 1):
@@ -124,9 +129,7 @@ def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigm
     best = Demand(0.0, 0.0, usable[-1].rate_per_s, usable[-1].width_s, "requests")
     shorter_show, load = math.inf, None
     for window in usable:
-        tokens = _token_rates(window, capacity)
-        shown, unit = _shown(window, capacity, tokens)
-        proven = _proven(window, capacity, sigmas, tokens)
+        shown, unit, proven = _judged(window, capacity, sigmas)
         if window is usable[-1]:
             proven = max(proven, shown - DOUBT_REPLICAS_MAX if sigmas > 0 else shown)
         proven = min(proven, shorter_show)
@@ -147,32 +150,39 @@ def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) 
     from_s = now_s - max(RAMP_WINDOWS_S) - BUCKET_S / 2
     points = [
         (bucket.start_s, bucket.start_s - now_s + bucket.seconds / 2, bucket.seconds, bucket.requests)
-        for bucket in buckets
-        if bucket.start_s >= from_s and bucket.seconds > 0
+        for bucket in buckets[bisect_left(buckets, from_s, key=_START_S) :]
+        if bucket.seconds > 0
     ]
     return max([_proven_ramp(points, now_s, width_s, sigmas) for width_s in RAMP_WINDOWS_S])
 
 
 def summed(buckets: Sequence[Bucket], now_s: float, width_s: float) -> Sums:
-    """Over the buckets of the last ``width_s``, to half a bucket."""
-    return summed_each(buckets, now_s, (width_s,))[0]
+    """Over the buckets (oldest first) of the last ``width_s``, to half a bucket."""
+    seconds = requests = 0.0
+    for bucket in reversed(buckets[bisect_left(buckets, now_s - width_s, key=_middle_s) :]):
+        seconds += bucket.seconds
+        requests += bucket.requests
+    return Sums(seconds, requests)
 
 
-def summed_each(buckets: Sequence[Bucket], now_s: float, widths_s: Sequence[float]) -> list[Sums]:
-    """The same for several widths, rising, in one pass from the newest bucket back."""
-    found: list[Sums] = []
-    seconds = requests = replica_seconds = 0.0
+def served(buckets: Sequence[Bucket], now_s: float, widths_s: Sequence[float]) -> list[tuple[float, float]]:
+    """Requests and replica-seconds over each of several widths, rising, in one pass from the newest bucket back."""
+    found: list[tuple[float, float]] = []
+    requests = replica_seconds = 0.0
     from_s = now_s - widths_s[0]
     for bucket in reversed(buckets):
         while bucket.start_s + BUCKET_S / 2 < from_s:
-            found.append(Sums(seconds, requests, replica_seconds))
+            found.append((requests, replica_seconds))
             if len(found) == len(widths_s):
                 return found
             from_s = now_s - widths_s[len(found)]
-        seconds += bucket.seconds
         requests += bucket.requests
         replica_seconds += bucket.replica_seconds
-    return found + [Sums(seconds, requests, replica_seconds)] * (len(widths_s) - len(found))
+    return found + [(requests, replica_seconds)] * (len(widths_s) - len(found))
+
+
+def _middle_s(bucket: Bucket) -> float:
+    return bucket.start_s + BUCKET_S / 2
 
 
 def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None, ready: int) -> Bucket:
@@ -229,17 +239,19 @@ def _token_rates(window: _Window, capacity: PoolCapacity) -> list[tuple[float, s
     return [(tokens / window.token_seconds / each, unit) for tokens, each, unit in pairs if each]
 
 
-def _shown(window: _Window, capacity: PoolCapacity, tokens: list[tuple[float, str]]) -> tuple[float, str]:
-    requests = [(window.rate_per_s / capacity.rate_per_s, "requests")] if capacity.rate_per_s else []
-    return max([*tokens, *requests], default=(0.0, "requests"))
-
-
-def _proven(window: _Window, capacity: PoolCapacity, sigmas: float, tokens: list[tuple[float, str]]) -> float:
-    most = max([ratio for ratio, _ in tokens], default=0.0)
-    proven = most * _certain(window.requests, sigmas * math.sqrt(1 + SIZE_VARIANCE))
-    if capacity.rate_per_s:
-        proven = max(proven, window.rate_per_s / capacity.rate_per_s * _certain(window.requests, sigmas))
-    return proven
+def _judged(window: _Window, capacity: PoolCapacity, sigmas: float) -> tuple[float, str, float]:
+    """What the window shows, what limits it, and what it proves."""
+    tokens = _token_rates(window, capacity)
+    each_per_s = capacity.rate_per_s
+    ratio = window.rate_per_s / each_per_s if each_per_s else 0.0
+    proven = ratio * _certain(window.requests, sigmas)
+    if not tokens:
+        return ratio, "requests", max(0.0, proven)
+    most, unit = max(tokens)
+    proven = max(most * _certain(window.requests, sigmas * _SIZE_SIGMAS), proven)
+    if each_per_s and (ratio, "requests") > (most, unit):
+        return ratio, "requests", proven
+    return most, unit, proven
 
 
 def _certain(count: float, sigmas: float) -> float:
@@ -249,9 +261,8 @@ def _certain(count: float, sigmas: float) -> float:
     return max(0.0, 1 - sigmas / 2 / math.sqrt(count)) ** 2
 
 
-def _proven_ramp(points: Sequence[_Point], now_s: float, width_s: float, sigmas: float) -> float:
-    from_s = now_s - width_s - BUCKET_S / 2
-    inside = [point for point in points if point[0] >= from_s]
+def _proven_ramp(points: list[_Point], now_s: float, width_s: float, sigmas: float) -> float:
+    inside = points[bisect_left(points, (now_s - width_s - BUCKET_S / 2,)) :]
     seconds = math.fsum([weight for _, _, weight, _ in inside])
     requests = math.fsum([requests for _, _, _, requests in inside])
     if seconds < RAMP_COVERED_MIN * width_s or requests < RAMP_REQUESTS_MIN:
@@ -260,12 +271,11 @@ def _proven_ramp(points: Sequence[_Point], now_s: float, width_s: float, sigmas:
     proven = slope - sigmas * math.sqrt(requests / seconds / spread) if spread > 0 else 0.0
     if proven <= 0:
         return 0.0
-    half_s = now_s - width_s / 2
-    halves = ([point for point in inside if point[0] < half_s], [point for point in inside if point[0] >= half_s])
-    return max(0.0, min(proven, *(_slope(half)[0] for half in halves)))
+    half = bisect_left(inside, (now_s - width_s / 2,))
+    return max(0.0, min(proven, _slope(inside[:half])[0], _slope(inside[half:])[0]))
 
 
-def _slope(points: Sequence[_Point]) -> tuple[float, float]:
+def _slope(points: list[_Point]) -> tuple[float, float]:
     """Least-squares slope of the rate, and Σ seconds·(t − mean t)²."""
     seconds = moment = 0.0
     for _, at_s, weight, _ in points:

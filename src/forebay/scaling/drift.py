@@ -9,6 +9,7 @@ swing is that of most services; each weighs as much as outcomes have proven.
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import msgspec
 import numpy as np
@@ -39,7 +40,8 @@ LATELY_S, OF_LATE_S = 3_600.0, 18_000.0
 WINDOW_S, BEFORE_S = 900.0, 180.0
 HOUR_BUCKETS_MIN = 0.5
 """Part of an hour of history that must be known."""
-_COUNT = DRIFTS * DRIFTS + DRIFTS + SWINGS * SWINGS + SWINGS + 2
+_ENDS = (0, *accumulate((DRIFTS * DRIFTS, DRIFTS, SWINGS * SWINGS, SWINGS, 2)))
+_COUNT = _ENDS[-1]
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -60,11 +62,10 @@ class Regressions:
         if not np.isfinite(values).all():
             values = np.zeros(_COUNT)
             values[-2:] = SWING_FIRST / PER_MEAN
-        ends = np.cumsum((DRIFTS * DRIFTS, DRIFTS, SWINGS * SWINGS, SWINGS))
-        squares, cross, sizes, sized, lately = np.split(values.copy(), ends)
-        self._drift = _Linear(squares.reshape(DRIFTS, DRIFTS), cross, RIDGE_DRIFT)
-        self._swing = _Linear(sizes.reshape(SWINGS, SWINGS), sized, RIDGE_SWING)
-        self._lately = lately
+        parts = [values[start:end] for start, end in pairwise(_ENDS)]
+        self._drift = _Linear(parts[0].reshape(DRIFTS, DRIFTS), parts[1], RIDGE_DRIFT)
+        self._swing = _Linear(parts[2].reshape(SWINGS, SWINGS), parts[3], RIDGE_SWING)
+        self._lately = parts[4]
 
     def packed(self) -> bytes:
         """Everything, in 8 bytes a number."""
@@ -105,14 +106,14 @@ class _Linear:
     """Least squares with fading memory, drawn to zero by a ridge that does not fade."""
 
     def __init__(self, squares: Values, cross: Values, ridge: float) -> None:
-        self.squares, self.cross, self._ridge = squares, cross, ridge
+        self.squares, self.cross, self._ridge = squares, cross, ridge * np.eye(len(cross))
 
     def weights(self) -> Values:
-        return np.asarray(np.linalg.solve(self.squares + self._ridge * np.eye(len(self.cross)), self.cross))
+        return np.asarray(np.linalg.solve(self.squares + self._ridge, self.cross))
 
     def learn(self, traits: npt.NDArray[np.float64], outcome: float) -> None:
         keep = 1 - 1 / OUTCOMES_KEPT
-        self.squares = self.squares * keep + np.outer(traits, traits)
+        self.squares = self.squares * keep + traits[:, None] * traits
         self.cross = self.cross * keep + traits * outcome
 
 

@@ -68,9 +68,8 @@ def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: f
     return Prices(miss / idle / (1 + band), miss / idle / (1 - band), allowed, idle, miss)
 
 
-def headrooms(counts: Values, found: Prices) -> tuple[float, float]:
-    """Multiples of the expected demand to start up to and to keep, where it comes as the ratios that ``counts`` weigh."""
-    late = late_by_headroom(counts, found.allowed)
+def headrooms(late: Values, found: Prices) -> tuple[float, float]:
+    """Multiples of the expected demand to start up to and to keep, where ``late`` misses (`late_by_headroom`)."""
     start, keep = (int(np.argmin(late * price + HEADROOMS)) for price in (found.start, found.keep))
     return float(HEADROOMS[start]), float(HEADROOMS[max(start, keep)])
 

@@ -88,20 +88,19 @@ def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | 
     told = np.flatnonzero(weights >= WEIGHT_MIN)
     places, weights, shares = told + 1, weights[told], missed[told] / weights[told]
     if idle is not None:
-        places, weights, shares = (np.insert(old, 0, new) for old, new in ((places, 0), (weights, ALONE_WEIGHT), (shares, idle)))
+        places, weights, shares = (np.concatenate(each) for each in (((0,), places), ((ALONE_WEIGHT,), weights), ((idle,), shares)))
     if not len(places) or _USES[places[-1]] < SPAN_MIN * _USES[places[0]]:
         return before if idle is None else before + PER_MINUTE * (idle - before)
     believed = weights / np.maximum(shares, allowed / 2)
-    expected = _FLOORS[:, None, None] * allowed + _misses_by(allowed)[None, :, places]
-    off = ((expected - shares) ** 2 * believed).sum(axis=2) / weights.sum()
+    off = ((_expected_by(allowed).take(places, axis=2) - shares) ** 2 * believed).sum(axis=2) / weights.sum()
     best = off.min(axis=1) / allowed + SHYNESS * _FLOORS
     return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)
-def _misses_by(allowed: float) -> Values:
-    """Shape (factors, BINS + 1): the share that load alone makes miss at each of ``_USES``."""
-    return misses(_USES * _FACTORS[:, None], allowed)
+def _expected_by(allowed: float) -> Values:
+    """Shape (floors, factors, BINS + 1): the share that misses at each of ``_USES``."""
+    return np.asarray(_FLOORS[:, None, None] * allowed + misses(_USES * _FACTORS[:, None], allowed)[None])
 
 
 def _alike(one: float, other: float, band: float) -> bool:

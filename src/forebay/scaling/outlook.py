@@ -81,11 +81,12 @@ def learned(
     strayed, swing, noted = regressions.told(drift.traits(level or 0.0, growth, buckets, now_s, past.values, past.bucket_s))
     growth *= math.exp(strayed)
     ratios = spread.of_ratios(counts, swing)
-    start, keep = headrooms(ratios, prices)
+    late = late_by_headroom(ratios, prices.allowed)
+    start, keep = headrooms(late, prices)
     spaced_s = max(OUTCOME_S, horizon_s / LOOKS_AHEAD)
     fair_share = learnt.fair
     if level is not None:
-        late, came = late_by_headroom(ratios, prices.allowed), float(ratios @ spread.RATIOS / ratios.sum())
+        came = float(ratios @ spread.RATIOS / ratios.sum())
         fair_share = fair.averaged(learnt.fair, late, came, prices.allowed, level * growth)
         if not expected or expected[-1].due_s + spaced_s <= now_s + horizon_s + OUTCOME_S + 1e-6:
             expected = (*expected, Expected(now_s + horizon_s + OUTCOME_S, level * growth, noted))

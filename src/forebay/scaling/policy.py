@@ -189,11 +189,12 @@ class QueueFirst:
             return memory
         prices = self._prices(sight, memory)
         learnt = outlook.learned(memory.learnt, memory.buckets, now_s, observation.wall_s, self._horizon_s(sight), history, prices)
-        uses, irreducible = sustained.unpreventable(memory, sight, capacity, self._slo)
+        lately = sustained.used(memory, now_s, capacity)
+        uses, irreducible = sustained.unpreventable(memory, sight, capacity, self._slo, lately)
         return msgspec.structs.replace(
             memory,
             learnt=learnt,
-            sustained=sustained.learned(memory, sight, capacity, self._slo),
+            sustained=sustained.learned(memory, sight, capacity, self._slo, lately),
             price=sustained.price(memory, sight, self._slo),
             usual_per_s=sustained.usual_per_s(memory, now_s),
             uses=uses,

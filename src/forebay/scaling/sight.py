@@ -5,6 +5,7 @@ replicas counted as empty (evidence for more) and as full (evidence for fewer).
 """
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -67,27 +68,32 @@ def look(observation: Observation, settings: Scaling) -> Sight:
     now_s = observation.now_s
     age_s_max = max(SIGNAL_AGE_S_MAX, 5 * settings.interval_s)
 
-    def value(signal: Signal) -> float | None:
-        # `signal.reading` and `signal.fresh` in one: this is asked of every replica at every look.
-        if not isinstance(signal, Known) or now_s - signal.at_s > age_s_max or not 0 <= signal.value < math.inf:
-            return None
-        return signal.value
-
     replicas = {replica.id: replica for replica in reversed(observation.replicas)}.values()
-    ready = [replica for replica in replicas if replica.state is ReplicaState.READY]
-    others = [replica for replica in replicas if replica.state is not ReplicaState.READY]
+    serving = ReplicaState.READY
+    ready = [replica for replica in replicas if replica.state is serving]
+    others = [replica for replica in replicas if replica.state is not serving] if len(ready) < len(replicas) else []
     pending = [replica for replica in others if replica.state in PENDING_STATES]
     overdue = [replica for replica in pending if replica.overdue]
-    waits, usages = [value(replica.waiting) for replica in ready], [value(replica.kv_usage) for replica in ready]
-    told_waits, told_usages = [each for each in waits if each is not None], [each for each in usages if each is not None]
+    waits = _values([replica.waiting for replica in ready], now_s, age_s_max)
+    usages = _values([replica.kv_usage for replica in ready], now_s, age_s_max)
+    told_waits, told_usages = _told(waits), _told(usages)
     silent: tuple[str, ...] = ()
     if min(len(told_waits), len(told_usages)) < len(ready):
         each = zip(ready, waits, usages, strict=True)
         silent = tuple(sorted(replica.id for replica, waiting, kv in each if waiting is None or kv is None))
-    kv_sum, kv_silent = math.fsum([kv if kv < 1 else 1.0 for kv in told_usages]), len(ready) - len(told_usages)
-    lanes = value(observation.lanes_waiting)
-    arrival = value(observation.arrival_per_s)
-    prompt, output = value(observation.arrival_prompt_tokens_per_s), value(observation.arrival_output_tokens_per_s)
+    kv_sum, kv_silent = (
+        math.fsum(told_usages if max(told_usages, default=0.0) <= 1 else [min(kv, 1.0) for kv in told_usages]),
+        len(ready) - len(told_usages),
+    )
+    of_pool = (
+        observation.lanes_waiting,
+        observation.arrival_per_s,
+        observation.arrival_prompt_tokens_per_s,
+        observation.arrival_output_tokens_per_s,
+        observation.ttft_attainment,
+        observation.itl_attainment,
+    )
+    lanes, arrival, prompt, output, attainment, itl_attainment = _values(of_pool, now_s, age_s_max)
     cold = observation.cold_start_s.value if isinstance(observation.cold_start_s, Known) else math.nan
     measured_s = float(round(min(cold, 1e7))) if math.isfinite(cold) and cold >= 0 else None
     return Sight(
@@ -104,13 +110,26 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         missing=_missing(lanes, arrival, len(silent), len(ready), settings.in_known_fraction),
         arrival_per_s=arrival,
         tokens_per_s=(prompt, output) if prompt is not None and output is not None else None,
-        attainment=value(observation.ttft_attainment),
+        attainment=attainment,
         cold_start_s=measured_s,
         oldest_overdue_s=_oldest(overdue),
-        itl_attainment=value(observation.itl_attainment),
+        itl_attainment=itl_attainment,
         kv_middle=_middle(told_usages, kv_silent),
         arriving_s=_arriving_s(pending, now_s),
     )
+
+
+def _values(signals: Sequence[Signal], now_s: float, age_s_max: float) -> list[float | None]:
+    """What each says; None where that isn't known, is too old or is no number from 0 on. `signal.reading` and `signal.fresh` in one,
+    and all at once: this is asked of every replica at every look."""
+    return [
+        signal.value if isinstance(signal, Known) and not now_s - signal.at_s > age_s_max and 0 <= signal.value < math.inf else None
+        for signal in signals
+    ]
+
+
+def _told(values: list[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int, fraction: float) -> str:

@@ -9,10 +9,11 @@ would miss. It moves slowly, down fast where it was far off, and never up while 
 import math
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 
 from forebay.scaling import irreducible
-from forebay.scaling.arrivals import summed, summed_each
+from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import ALLOWED_MIN, misses
 from forebay.scaling.memory import BUCKET_S, Memory
@@ -36,6 +37,7 @@ OVERLOADED = 1.25
 """From this use on, demand outran what was held: what waits or was late then says nothing about what a replica sustains."""
 AFTERMATH_S, BEHIND_S = 600.0, 60.0
 """For so long after a minute of such use, what waited then is still worked off, and the attainments are still of it."""
+_EDGES_S = tuple(minute * BEHIND_S for minute in range(round(AFTERMATH_S / BEHIND_S) + 1))
 DOUBT = 2.0
 """Standard deviations: a minute of few requests overruns by chance."""
 PER_MINUTE = 0.05
@@ -66,20 +68,35 @@ USUAL_MINUTES = 1440.0
 """Requests, not minutes, are promised something: a minute counts by its requests, in those of a mean minute of the last day."""
 
 
-def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> float:
+class Used(msgspec.Struct, frozen=True):
+    """How busy the fleet was in the last minutes."""
+
+    requests: Values
+    """In each part of WINDOW_S, as ``uses``: of the capacity. Both are empty where too little is known."""
+    uses: Values
+    overrun: bool
+    """Whether demand outran what was held within the last AFTERMATH_S: what is late since then is late for what came before it."""
+
+
+def used(memory: Memory, now_s: float, capacity: PoolCapacity) -> Used:
+    """What `learned` and `unpreventable` go by; to be asked once a minute."""
+    if not capacity.rate_per_s:
+        return Used(np.empty(0), np.empty(0), False)
+    return Used(*_uses(memory, now_s, capacity.rate_per_s), _overrun(memory, now_s, capacity.rate_per_s))
+
+
+def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, lately: Used | None = None) -> float:
     """The correction for the next look, from the one in ``memory``; to be asked once a minute."""
-    before = memory.sustained
-    if capacity.profile is None or sight.attainment is None or not capacity.rate_per_s or not sight.known:
-        return before
-    requests, uses = _uses(memory, sight.now_s, capacity.rate_per_s)
-    if not len(uses):
+    lately = used(memory, sight.now_s, capacity) if lately is None else lately
+    before, requests, uses = memory.sustained, lately.requests, lately.uses
+    if capacity.profile is None or sight.attainment is None or not capacity.rate_per_s or not sight.known or not len(uses):
         return before
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
     least = max(MISSES_LEAST, 1 - LEFT_TELLS * left / allowed) * allowed
     missed = min(MISSES_MOST, max(least, caused * allowed / left))
     busiest = float(uses.max())
-    if not USE_MIN < busiest < OVERLOADED or _overrun(memory, sight.now_s, capacity.rate_per_s):
+    if not USE_MIN < busiest < OVERLOADED or lately.overrun:
         return before
     step = -math.log(_fitting(requests, uses, missed, allowed))
     sure = min(1.0, float(requests.sum()) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
@@ -132,20 +149,23 @@ def price(memory: Memory, sight: Sight, slo: Slo) -> float:
     return min(PRICE_MAX, max(PRICE_MIN, memory.price * math.exp(over * PRICE_PER_MINUTE)))
 
 
-def unpreventable(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo) -> tuple[tuple[float, ...], float]:
+def unpreventable(
+    memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, lately: Used | None = None
+) -> tuple[tuple[float, ...], float]:
     """Misses by use, and the share that misses at any load, at the next look; to be asked once a minute."""
     if sight.attainment is None or not capacity.rate_per_s:
         return memory.uses, memory.irreducible
-    requests, uses = _uses(memory, sight.now_s, capacity.rate_per_s)
-    if requests.sum() <= 0:
+    lately = used(memory, sight.now_s, capacity) if lately is None else lately
+    requests, total = lately.requests, lately.requests.sum()
+    if total <= 0:
         return memory.uses, memory.irreducible
     prompt_tokens, band = _mean_prompt(memory, sight.now_s)
     bins, allowed, missed = memory.uses, max(ALLOWED_MIN, 1 - slo.attainment), min(1.0, _missed(sight))
     idle = irreducible.alone(capacity.profile, prompt_tokens, slo.ttft_s) if capacity.profile is not None and prompt_tokens > 0 else None
-    steady = missed <= max(STEADY_MAX * allowed, 2 * (idle or 0.0)) and not _overrun(memory, sight.now_s, capacity.rate_per_s)
+    steady = missed <= max(STEADY_MAX * allowed, 2 * (idle or 0.0)) and not lately.overrun
     if steady:
-        use = float(requests @ uses / requests.sum()) * memory.sustained
-        per_s = requests.sum() / WINDOW_S
+        use = float(requests @ lately.uses / total) * memory.sustained
+        per_s = total / WINDOW_S
         weight = min(WEIGHT_MAX, per_s / memory.usual_per_s) if memory.usual_per_s > 0 else 1.0
         bins = irreducible.noted(bins, use, weight, missed, prompt_tokens, band)
     return bins, irreducible.floor(memory.irreducible, bins, allowed, idle)
@@ -161,11 +181,8 @@ def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
 
 
 def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
-    """Whether demand outran what was held within the last AFTERMATH_S: what is late since then is late for what came before it."""
-    edges_s = [minute * BEHIND_S for minute in range(round(AFTERMATH_S / BEHIND_S) + 1)]
-    for shorter, longer in pairwise(summed_each(memory.buckets, now_s, edges_s)):
-        requests = longer.requests - shorter.requests
-        held = rate_per_s * (longer.replica_seconds - shorter.replica_seconds)
+    for (before, held_before), (until, held_until) in pairwise(served(memory.buckets, now_s, _EDGES_S)):
+        requests, held = until - before, rate_per_s * (held_until - held_before)
         if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * held:
             return True
     return False

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.scaling import spread
-from forebay.scaling.economics import STEEPNESS, headrooms, misses, prices, whole
+from forebay.scaling import economics, spread
+from forebay.scaling.economics import STEEPNESS, late_by_headroom, misses, prices, whole
 from forebay.spec.types import Scaling, Slo
 
 SLO = Slo(attainment=0.99)
@@ -22,6 +22,10 @@ def seen(*ratios):
     for ratio in ratios:
         counts = spread.learned(counts, math.log(ratio) / SWING)
     return spread.of_ratios(counts, SWING)
+
+
+def headrooms(counts, found):
+    return economics.headrooms(late_by_headroom(counts, found.allowed), found)
 
 
 def test_misses_are_the_allowed_share_at_capacity_and_everything_far_beyond():
