@@ -76,15 +76,15 @@ def _warm(pool: Pool) -> list[str]:
     if not settings.warm_max:
         return []
     found = [
-        f"pools.{pool.name}: scaling.warm.max is {settings.warm_max}: the lab holds warm nodes, and `forebay up` refuses the file, since one "
-        "machine has none"
+        f"pools.{pool.name}: scaling.warm.max is {settings.warm_max}: the lab holds warm nodes; `forebay up` refuses the file, since "
+        "one machine has none"
     ]
     capacity = pool_capacity(pool)
     part = caught(capacity.cold_start_s, capacity.cold_start_s * capacity.warm_part, settings.interval_s)
     if settings.warm_share >= part:
         found.append(
-            f"pools.{pool.name}: no warm node is worth {settings.warm_share:g} of a replica's price, since a start on one catches {part:.0%} "
-            "of what a running one would: none will be held (scaling.warm.share)"
+            f"pools.{pool.name}: scaling.warm.share is {settings.warm_share:g}: none will be held, since a start on a warm node catches "
+            f"{part:.0%} of what a running replica does"
         )
     return found
 
