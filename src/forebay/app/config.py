@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from forebay.domain.errors import BadInput
 from forebay.domain.profile import Profile
 from forebay.spec.decode import BadSpec, decode
 from forebay.spec.problems import Place, Problems
@@ -38,6 +39,16 @@ def load(path: Path, profiles: Mapping[str, Profile] | None = None) -> Spec:
             if not bad:
                 return _with_paths(spec, path)
     raise BadSpec([problem for each in bad for problem in each.problems], sum(each.count - len(each.problems) for each in bad))
+
+
+def check_live(spec: Spec) -> None:
+    """Raises BadInput for what the lab plays and one machine can't do: there are no nodes here to keep warm."""
+    for pool in spec.pools:
+        if pool.scaling.warm_max:
+            raise BadInput(
+                f"pools.{pool.name}.scaling.warm.max: found {pool.scaling.warm_max}; allowed: 0 with `forebay up`, which starts engines on "
+                "this machine and has no nodes to keep warm; leave `warm` out, or play the file with `forebay compare`"
+            )
 
 
 def _with_paths(spec: Spec, path: Path) -> Spec:

@@ -171,6 +171,7 @@ def up(path: Path, *, ready_file: Path | None = None, speed: float | None = None
     if not SPEED_MIN <= used_speed <= SPEED_MAX:
         raise BadInput(f"--speed: found {used_speed:g}; allowed: a number from {SPEED_MIN:g} to {SPEED_MAX:g}")
     check_ready_file(ready_file)
+    config.check_live(spec)
     if spec.tls is not None:
         Certificate(spec.tls)  # what is wrong with it is said here, and not in a child's log
     state = state_folder((state_dir or path.resolve().parent / spec.state_dir).resolve())

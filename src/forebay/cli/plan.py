@@ -17,7 +17,7 @@ from forebay.cli.plan_table import per, show, show_measured
 from forebay.domain.errors import BadInput
 from forebay.scaling.capacity import REPLICAS_MAX
 from forebay.simulation import sizing
-from forebay.simulation.sizing import Facts, Plan
+from forebay.simulation.sizing import Facts, Plan, WarmPlan
 
 if TYPE_CHECKING:
     from forebay.app.lab.replica_rate import ReplicaRate
@@ -131,15 +131,16 @@ def size(
         found = inputs.measured_rate(spec, pool, inputs.lengths_from(lengths, part), _busiest(known, rates))
     if found is not None and found.measured_per_s:
         known["replica_per_s"] = sizing.exactly(found.measured_per_s)
-    _deliver(*_worked_out(known, failure_domains, rates), found, json)
+    facts, planned = _worked_out(known, failure_domains, rates)
+    _deliver(facts, planned, found, inputs.warm_of(spec, pool, facts), json)
 
 
-def _deliver(facts: Facts, planned: Plan, found: "ReplicaRate | None", json: str | None) -> None:
+def _deliver(facts: Facts, planned: Plan, found: "ReplicaRate | None", warm: tuple[WarmPlan, Fraction] | None, json: str | None) -> None:
     if json is not None:
         measures = {"measured_replica_qps": found.measured_per_s, "formula_replica_qps": found.formula_per_s} if found else {}
-        write_json({**msgspec.structs.asdict(planned), **measures}, json)
+        write_json({**msgspec.structs.asdict(planned), **(msgspec.structs.asdict(warm[0]) if warm else {}), **measures}, json)
     if json != "-":
-        show(facts, planned)
+        show(facts, planned, warm)
         if found is not None:
             show_measured(found)
 

@@ -54,6 +54,15 @@ def of_pool(path: Path | None, name: str | None) -> dict[str, Any]:
     return known
 
 
+def warm_of(path: Path | None, name: str | None, facts: sizing.Facts) -> tuple[sizing.WarmPlan, Fraction] | None:
+    """What the pool's warm nodes make of the buffer, and how long a start on one takes; None where it holds none."""
+    found = _pool(path, name) if path is not None else None
+    if found is None or not found.scaling.warm_max:
+        return None
+    start_s = facts.cold_start_s * sizing.exactly(pool_capacity(found).warm_part)
+    return sizing.warm_plan(facts, found.scaling.warm_max, sizing.exactly(found.scaling.warm_share), start_s), start_s
+
+
 def _pool(path: Path, name: str | None) -> Pool:
     pools = {each.name: each for each in load(path).pools}
     if name is None:

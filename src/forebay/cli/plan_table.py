@@ -7,7 +7,7 @@ from rich.table import Table
 
 from forebay.cli.output import console as output_console
 from forebay.domain.units import format_duration
-from forebay.simulation.sizing import Facts, Plan
+from forebay.simulation.sizing import Facts, Plan, WarmPlan
 
 if TYPE_CHECKING:
     from forebay.app.lab.replica_rate import ReplicaRate
@@ -27,13 +27,13 @@ def _usd(amount: float) -> str:
     return f"${amount:,.0f}" if amount >= 1000 or amount == int(amount) else f"${amount:,.2f}"
 
 
-def show(facts: Facts, planned: Plan) -> None:
-    """Print ``planned`` for people."""
+def show(facts: Facts, planned: Plan, warm: tuple[WarmPlan, Fraction] | None = None) -> None:
+    """Print ``planned`` for people; ``warm``: what warm nodes make of the buffer, and how long a start on one takes (seconds)."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for row in [*_sizes(facts, planned), *_prices(facts, planned)]:
+    for row in [*_sizes(facts, planned), *([_warm(facts, planned, *warm)] if warm else []), *_prices(facts, planned)]:
         table.add_row(*row)
     console = output_console(highlight=False)
     console.print(table)
@@ -85,6 +85,20 @@ def _sizes(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:
     if planned.ceiling_replicas is not None:
         rows.append(("max", _replicas(planned.ceiling_replicas), "peak, warm buffer and spares: the pool's scaling.max"))
     return rows
+
+
+def _warm(facts: Facts, planned: Plan, warm: WarmPlan, start_s: Fraction) -> tuple[str, str, str]:
+    """How much of the buffer may wait on warm nodes."""
+    until = format_duration(float(start_s))
+    if not facts.ramp_per_s2:
+        return "warm nodes", "not known", "give the ramp: without it there is no buffer that could wait warm"
+    price = ""
+    if warm.warm_hour_usd is not None and planned.buffer_hour_usd is not None:
+        price = f"; the buffer then costs {_usd(warm.warm_hour_usd)}/h"
+    because = (
+        f"of the buffer: {_replicas(warm.running_buffer_replicas)} for the {until} of a start on one run, the rest can wait warm{price}"
+    )
+    return "warm nodes", str(warm.warm_replicas), because
 
 
 def _prices(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:

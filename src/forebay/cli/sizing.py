@@ -8,6 +8,7 @@ import msgspec
 from forebay.engine.capacity import at_slo
 from forebay.scaling.capacity import pool_capacity, whole_replicas
 from forebay.scaling.floors import BUFFER_NOISE_REPLICAS
+from forebay.scaling.warm import caught
 from forebay.spec.types import Pool
 
 DECLARED_FACTOR_MAX = 3.0
@@ -43,7 +44,7 @@ def sizing(pool: Pool) -> Sizing:
         buffer_replicas=buffer,
         usd_per_hour_min=settings.min_replicas * replica_usd if replica_usd else None,
         usd_per_hour_max=settings.max_replicas * replica_usd if replica_usd else None,
-        warnings=tuple(_warnings(pool, computed, declared)),
+        warnings=(*_warnings(pool, computed, declared), *_warm(pool)),
     )
 
 
@@ -67,6 +68,25 @@ def _warnings(pool: Pool, computed: float | None, declared: float | None) -> lis
         f"pools.{pool.name}: replica_rate says {per_min(declared)}, its profile says {per_min(computed)} at this promise and shape: "
         "measure it, or leave replica_rate out"
     ]
+
+
+def _warm(pool: Pool) -> list[str]:
+    """What is to be known of warm nodes: where they are held at all, and whether at this price any are."""
+    settings = pool.scaling
+    if not settings.warm_max:
+        return []
+    found = [
+        f"pools.{pool.name}: scaling.warm.max is {settings.warm_max}: the lab holds warm nodes; `forebay up` refuses the file, since "
+        "one machine has none"
+    ]
+    capacity = pool_capacity(pool)
+    part = caught(capacity.cold_start_s, capacity.cold_start_s * capacity.warm_part, settings.interval_s)
+    if settings.warm_share >= part:
+        found.append(
+            f"pools.{pool.name}: scaling.warm.share is {settings.warm_share:g}: none will be held, since a start on a warm node catches "
+            f"{part:.0%} of what a running replica does"
+        )
+    return found
 
 
 def per_min(rate_per_s: float) -> str:

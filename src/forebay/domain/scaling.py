@@ -92,6 +92,10 @@ class Observation(msgspec.Struct, frozen=True):
     history: History | None = None
     """Ends at the last whole bucket; None where there is none."""
     memory: bytes = b""
+    warm: int = 0
+    """Warm nodes held, ready or on their way: provisioned for this pool, and no engine on them."""
+    warm_start_s: Signal = Unknown()
+    """Measured: a high quantile of recent starts on warm nodes; Unknown before the first."""
 
 
 class TermKind(StrEnum):
@@ -147,6 +151,8 @@ class Decision(msgspec.Struct, frozen=True):
     alerts: tuple[Alert, ...] = ()
     look_again_at_s: float = 0.0
     memory: bytes = b""
+    warm: int = 0
+    """Warm nodes to hold beside the replicas."""
 
 
 class Policy(Protocol):

@@ -34,6 +34,8 @@ class PoolCapacity(msgspec.Struct, frozen=True):
     """0: not known."""
     tokens_in_flight: float | None = None
     """Mean KV tokens of the requests in flight at that rate; None: not known."""
+    warm_part: float = 1.0
+    """Of a cold start, that is left on a node that is there already; 1 where the stages aren't known."""
 
 
 def pool_capacity(pool: Pool) -> PoolCapacity:
@@ -43,8 +45,16 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
     if cold_start_s is None:
         cold_start_s = pool.profile.cold_start.total_s if pool.profile is not None else 0.0
     usd = pool.profile.gpus * pool.profile.gpu_hour_usd if pool.profile is not None else 0.0
+    stages = pool.profile.cold_start if pool.profile is not None else None
+    warm_part = stages.warm_s / stages.total_s if stages is not None and stages.total_s > 0 else 1.0
     if scaling.replica_rate_per_s is not None:
-        return PoolCapacity(rate_per_s=scaling.replica_rate_per_s, cold_start_s=cold_start_s, origin="declared", replica_hour_usd=usd)
+        return PoolCapacity(
+            rate_per_s=scaling.replica_rate_per_s,
+            cold_start_s=cold_start_s,
+            origin="declared",
+            replica_hour_usd=usd,
+            warm_part=warm_part,
+        )
     if pool.profile is None:
         return PoolCapacity(cold_start_s=cold_start_s, origin="not known: no profile and no declared rate")
     slo = pool.slo
@@ -58,6 +68,7 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
         profile=pool.profile,
         replica_hour_usd=usd,
         tokens_in_flight=found.kv_usage * pool.profile.kv_tokens if found.requests_per_s else None,
+        warm_part=warm_part,
     )
 
 

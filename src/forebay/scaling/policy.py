@@ -17,7 +17,7 @@ import msgspec
 
 from forebay.domain.roster import Posture
 from forebay.domain.scaling import MEMORY_BYTES_MAX, Decision, Observation, Term, TermKind
-from forebay.scaling import alerts, arrivals, caps, economics, outlook, scale_in, shapes, sustained, weighing
+from forebay.scaling import alerts, arrivals, caps, economics, floors, outlook, scale_in, shapes, sustained, warm, weighing
 from forebay.scaling import memory as memories
 from forebay.scaling import sight as sights
 from forebay.scaling.capacity import PoolCapacity
@@ -82,6 +82,9 @@ class QueueFirst:
             memory = msgspec.structs.replace(memory, stepped_s=sight.now_s)
         exhausted = self._exhausted(sight, reasons)
         asked = binding.name == caps.ASK
+        warm_nodes = self._warm(observation, sight, reasons, binding.replicas)
+        if reasons.reserve is not None:
+            terms = warm.told(terms, reasons.reserve, settings, warm_nodes)
         memory = msgspec.structs.replace(
             memory,
             exhausted_since_s=_since(memory.exhausted_since_s, bool(exhausted), sight.now_s),
@@ -99,6 +102,7 @@ class QueueFirst:
             alerts=alerts.raised(observation.pool, sight, memory, settings, self._slo, exhausted, binding if asked else None),
             look_again_at_s=sight.now_s + settings.interval_s,
             memory=memories.dump(memory),
+            warm=warm_nodes,
         )
 
     def _perceived(self, memory: Memory, sight: Sight, wall_s: float) -> Memory:
@@ -161,6 +165,9 @@ class QueueFirst:
             missing = " and ".join(filter(None, (missing, "the time of day")))
         seen = outlook.seen(memory.learnt, memory.buckets, sight.now_s, self._horizon_s(sight)) if capacity.rate_per_s else None
         prices = self._prices(sight, memory)
+        reserve = self._reserve(observation, sight, memory, capacity, seen, prices) if seen is not None and settings.forecast else None
+        if seen is not None and reserve is not None:
+            seen = msgspec.structs.replace(seen, headroom_start=reserve.running_start, headroom_keep=reserve.running_keep)
         facts = weighing.Facts(
             sight,
             memory,
@@ -178,7 +185,36 @@ class QueueFirst:
         if missing:
             unknown_s = sight.now_s - memory.unknown_since_s.get("", sight.now_s)
             hold = Term("hold_unknown", TermKind.HOLD, sight.desired, f"{missing} not known: never fewer", {"unknown_s": unknown_s})
-        return weighing.weighed(facts, hold)
+        return msgspec.structs.replace(weighing.weighed(facts, hold), reserve=reserve)
+
+    def _reserve(
+        self,
+        observation: Observation,
+        sight: Sight,
+        memory: Memory,
+        capacity: PoolCapacity,
+        seen: outlook.Outlook,
+        prices: economics.Prices,
+    ) -> warm.Reserve | None:
+        """What is worth holding running and warm, where warm nodes may be held at all."""
+        if not self._settings.warm_max:
+            return None
+        cold_start_s = self._cold_start_s(sight)
+        part = warm.caught(cold_start_s, warm.start_s(observation, self._capacity, cold_start_s), self._settings.interval_s)
+        expected = seen.expected_per_s / (capacity.rate_per_s or math.inf)
+        return warm.reserve(self._settings, memory.learnt, seen, prices, expected, observation.warm, part)
+
+    def _warm(self, observation: Observation, sight: Sight, reasons: Reasons, replicas: int) -> int:
+        """Warm nodes to hold beside ``replicas``. What can't be told, or isn't known, lets none go."""
+        settings, most = self._settings, caps.lowest(reasons.caps).replicas
+        held = max(0, min(observation.warm, settings.warm_max, most - replicas))
+        if reasons.reserve is None:
+            return 0 if reasons.keep is not None else held
+        wanted = max((term.replicas for term in reasons.terms if term.name == warm.FORECAST), default=0)
+        spare = floors.spared(wanted, settings)
+        spares = spare.replicas - wanted if spare is not None else 0
+        count = warm.nodes(reasons.reserve, settings, replicas, spares, most, held)
+        return max(count, held) if sight.missing else count
 
     def _learned(self, memory: Memory, observation: Observation, sight: Sight, capacity: PoolCapacity) -> Memory:
         """``memory`` for the next look: outcomes of the forecast, and what replicas sustained."""
@@ -236,6 +272,7 @@ class QueueFirst:
             terms=(Term("hold_ill", TermKind.HOLD, replicas, because, binding=True),),
             look_again_at_s=at_s + self._settings.interval_s,
             memory=memory if len(memory) <= MEMORY_BYTES_MAX else b"",
+            warm=max(0, min(observation.warm, self._settings.warm_max)) if isinstance(observation.warm, int) else 0,
         )
 
 

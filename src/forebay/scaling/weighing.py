@@ -15,6 +15,7 @@ from forebay.scaling.outlook import Outlook
 from forebay.scaling.scale_in import gather_s
 from forebay.scaling.schedule import Active
 from forebay.scaling.sight import Sight
+from forebay.scaling.warm import Reserve
 from forebay.spec.types import Scaling
 
 CLAIMS_FROM_S = 300.0
@@ -52,6 +53,8 @@ class Reasons(msgspec.Struct, frozen=True):
     demand: arrivals.Demand | None
     keep: int | None = None
     """Replicas worth keeping; None: there is no outlook."""
+    reserve: Reserve | None = None
+    """What is worth holding warm; None: nothing is, or nobody can say."""
 
     @property
     def wanted(self) -> int:

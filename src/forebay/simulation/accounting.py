@@ -27,16 +27,23 @@ PAID_AS = {
 class Meter:
     """GPU-seconds by state, up to the end of the scenario."""
 
-    def __init__(self, gpus: int, until_s: float) -> None:
+    def __init__(self, gpus: int, until_s: float, warm_share: float | None = None) -> None:
+        """``warm_share``: what a GPU-second of a warm node counts as; None: there are no such nodes."""
         self._gpus = gpus
         self._until_s = until_s
-        self.gpu_seconds = dict.fromkeys(("starting", "ready", "draining", "failed"), 0.0)
+        self._warm_share = warm_share or 0.0
+        states = ("starting", "ready", "draining", "failed", *(() if warm_share is None else ("warm",)))
+        self.gpu_seconds = dict.fromkeys(states, 0.0)
 
     def spent(self, state: ReplicaState, from_s: float, now_s: float) -> None:
         """A replica was in ``state`` from ``from_s`` to ``now_s``."""
         name = PAID_AS.get(state)
         if name is not None:
             self.gpu_seconds[name] += max(0.0, min(now_s, self._until_s) - from_s) * self._gpus
+
+    def spent_warm(self, from_s: float, now_s: float) -> None:
+        """A warm node was held from ``from_s``, when it was asked for, to ``now_s``."""
+        self.gpu_seconds["warm"] += max(0.0, min(now_s, self._until_s) - from_s) * self._gpus * self._warm_share
 
     @property
     def gpu_hours(self) -> float:

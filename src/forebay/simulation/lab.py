@@ -104,7 +104,7 @@ class _Run:
         check_outages(scenario.outages)
         promised = [index for index, tier in enumerate(rules.tiers) if not tier.preemptible]
         self._agenda = Agenda()
-        self._meter = Meter(rules.profile.gpus, scenario.duration_s)
+        self._meter = Meter(rules.profile.gpus, scenario.duration_s, scenario.warm_share if scenario.warm_max else None)
         self._lives = Lives(scenario, fleet, self._agenda, self._meter, pool)
         faults = Faults(scenario.metric_faults, scenario.seed)
         self._senses = Senses(fleet, promised, faults, scenario.scrape_delay_s, net=len(promised) < len(rules.tiers))
@@ -237,6 +237,7 @@ class _Run:
         self._decisions += 1
         self._take(decision, seen.wall_s, now_s)
         self._carry_out(seen, now_s)
+        self._lives.hold_warm(max(0, min(decision.warm, scenario.warm_max)), now_s)
         ticks = math.floor(now_s / scenario.interval_s + DUST_S) + 1
         next_s = ticks * scenario.interval_s
         if decision.look_again_at_s > now_s:
@@ -257,6 +258,9 @@ class _Run:
             self._scenario.cold_start.unshared_s,
             self._ramps.past,
             self._buckets.view,
+            self._lives.warm_nodes.held,
+            self._lives.warm_starts.signal(now_s),
+            self._scenario.cold_start.unshared_s - self._scenario.cold_start.provision_s,
         )
         seen = self._senses.observe(facts, self._lives.replicas.values())
         if not self._senses.heard:

@@ -14,6 +14,7 @@ from forebay.simulation.fleet import SimulatedFleet
 from forebay.simulation.lab_agenda import Agenda, Turn
 from forebay.simulation.starts import ColdStarts, Pulls, StageTimes
 from forebay.simulation.values import Scenario, Shortage
+from forebay.simulation.warm_nodes import WarmNode, WarmNodes
 
 RESTART_S = 10.0
 """From a crash to the restart in place, as the live fleet's first backoff."""
@@ -39,6 +40,7 @@ class Replica:
         "row",
         "since_s",
         "state",
+        "warm_node",
     )
 
     def __init__(self, number: int, pool: str, now_s: float) -> None:
@@ -50,6 +52,8 @@ class Replica:
         """When this attempt began: an overdue start is one that began long ago."""
         self.node_s = now_s
         """When its node was asked for: it is paid for from here."""
+        self.warm_node: WarmNode | None = None
+        """The node it started on, where that was held warm."""
         self.restarts = 0
         self.row = -1
         """Its row in the fleet; -1 while it has none."""
@@ -75,7 +79,10 @@ class Lives:
         self._pulls_version = 0
         self._given = 0
         self._looking = False
+        self.warm_nodes = WarmNodes(self._stages, meter)
         self.cold_starts = ColdStarts()
+        self.warm_starts = ColdStarts()
+        """On warm nodes, from node to ready."""
         self.replicas: dict[int, Replica] = {}
         self.starts = 0
         """Nodes asked for so far, the first replicas left out."""
@@ -98,6 +105,17 @@ class Lives:
         for _ in range(count):
             self._new(now_s)
         self._provision(now_s)
+
+    def hold_warm(self, count: int, now_s: float) -> None:
+        """Hold ``count`` warm nodes, as far as a shortage leaves any."""
+        nodes = self.warm_nodes
+        nodes.give_back(nodes.held - count, now_s)
+        room = _nodes_max(self._scenario.shortages, now_s) - self.nodes
+        while nodes.held < count and room > 0:
+            room -= 1
+            self.starts += 1
+            nodes.ask(now_s)
+        self.peak = max(self.peak, self.nodes)
 
     def drain(self, replica: Replica, now_s: float, drain_s_max: float, reclaimed: bool = False) -> None:
         """Nothing new goes there; it is stopped when empty, or at the deadline. A drain under way keeps the sooner deadline."""
@@ -151,6 +169,7 @@ class Lives:
         """The scenario is over: charge what is still held."""
         for replica in self.replicas.values():
             self._meter.spent(replica.state, replica.since_s, until_s)
+        self.warm_nodes.give_back(self.warm_nodes.held, until_s)
 
     def in_state(self, *states: ReplicaState) -> list[Replica]:
         """Those in one of ``states``."""
@@ -158,8 +177,8 @@ class Lives:
 
     @property
     def nodes(self) -> int:
-        """Nodes that are paid for now."""
-        return sum(replica.state is not S.REQUESTED for replica in self.replicas.values())
+        """Nodes that are paid for now, warm ones included."""
+        return sum(replica.state is not S.REQUESTED for replica in self.replicas.values()) + self.warm_nodes.held
 
     def _new(self, now_s: float) -> Replica:
         self._given += 1
@@ -178,9 +197,15 @@ class Lives:
             replica.row = -1
 
     def _provision(self, now_s: float) -> None:
-        """Nodes for those that are requested, oldest first, as far as a shortage leaves any."""
+        """Nodes for those that are requested, oldest first: warm ones, then new ones as far as a shortage leaves any."""
         room = _nodes_max(self._scenario.shortages, now_s) - self.nodes
         for replica in self.in_state(S.REQUESTED):
+            node = self.warm_nodes.take(now_s)
+            if node is not None:
+                self._move(replica, S.PROVISIONING, now_s)
+                replica.warm_node = node
+                self._later(replica, max(now_s, node.ready_s), Turn.STAGE, self._load)
+                continue
             if room <= 0:
                 break
             room -= 1
@@ -227,11 +252,16 @@ class Lives:
         self._agenda.at(self._pulls.next_s, Turn.STAGE, act)
 
     def _ready(self, replica: Replica, now_s: float) -> None:
+        loading_s, node = now_s - replica.since_s, replica.warm_node
         self._move(replica, S.READY, now_s)
         replica.row = self._fleet.add()
-        if not replica.restarts:
-            # A restart in place has its node already: it says nothing of how long a new one takes.
+        # A restart in place has its node already: it says nothing of how long a new one takes.
+        if not replica.restarts and node is None:
             self.cold_starts.take(now_s - replica.node_s)
+        elif not replica.restarts and node is not None:
+            # With the time its node took to come, it is as long as a cold start would have been.
+            self.cold_starts.take(node.provision_s + loading_s)
+            self.warm_starts.take(loading_s)
         self._count(now_s)
 
     def _restart(self, replica: Replica, now_s: float) -> None:

@@ -66,6 +66,8 @@ def scenario_from(
         promise_attainment=slo.attainment,
         gpu_hour_usd=profile.gpu_hour_usd,
         seed=seed,
+        warm_max=scaling.warm_max,
+        warm_share=scaling.warm_share,
     )
 
 
@@ -109,6 +111,8 @@ def check_scenario(scenario: Scenario) -> None:
         ("history_bucket_s", scenario.history_bucket_s, scenario.history_bucket_s >= INTERVAL_S_MIN, f"{INTERVAL_S_MIN:g} or more"),
         ("scrape_delay_s", scenario.scrape_delay_s, 0 <= scenario.scrape_delay_s <= SCRAPE_DELAY_S_MAX, f"0 to {SCRAPE_DELAY_S_MAX:g}"),
         ("drain_s_max", scenario.drain_s_max, 0 <= scenario.drain_s_max < math.inf, "0 or more"),
+        ("warm_max", scenario.warm_max, 0 <= scenario.warm_max <= most, f"0 to the fleet's {most}"),
+        ("warm_share", scenario.warm_share, 0 <= scenario.warm_share <= 1, "0 to 1"),
         ("crashes_per_replica_day", scenario.crashes_per_replica_day, scenario.crashes_per_replica_day >= 0, "0 or more"),
         ("min_replicas", scenario.min_replicas, 0 <= scenario.min_replicas <= scenario.max_replicas, "0 to max_replicas"),
         ("max_replicas", scenario.max_replicas, scenario.max_replicas <= most, f"up to the fleet's {most}"),

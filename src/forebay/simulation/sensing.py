@@ -96,6 +96,9 @@ class Facts(NamedTuple):
     assumed_cold_start_s: float
     past_ramps_per_s2: tuple[float, ...]
     history: History | None
+    warm: int = 0
+    warm_start_s: Signal = Unknown("never")
+    assumed_warm_start_s: float = 0.0
 
 
 class Senses:
@@ -201,6 +204,8 @@ class Senses:
             told.itl_attainment,
             facts.history,
             facts.memory,
+            facts.warm,
+            facts.warm_start_s,
         )
 
     def _p95_s(self) -> tuple[float, float]:
@@ -314,14 +319,14 @@ def _quantile(value_s: float, at_s: float) -> Signal:
 def _replicas(
     replicas: Iterable[Replica], engines: Mapping[int, Signals], live: Mapping[int, ReplicaReadings], facts: Facts
 ) -> tuple[ReplicaObservation, ...]:
-    cold_start_s = facts.cold_start_s.value if isinstance(facts.cold_start_s, Known) else facts.assumed_cold_start_s
-    # From when on a start is overdue, as the controller has it: one quick start does not make the next one late.
-    expected_s = max(cold_start_s, facts.assumed_cold_start_s)
-    late_s = max(OVERDUE_FACTOR * expected_s, expected_s + OVERDUE_S_MIN)
+    cold, warm = _times_s(facts.cold_start_s, facts.assumed_cold_start_s), _times_s(facts.warm_start_s, facts.assumed_warm_start_s)
     now_s, found = facts.now_s, []
     for replica in replicas:
         number, state, begun_s = replica.number, replica.state, replica.begun_s
         if state in PENDING_STATES:
+            cold_start_s, late_s = cold
+            if replica.warm_node is not None and not replica.restarts:
+                (cold_start_s, late_s), begun_s = warm, max(begun_s, replica.warm_node.ready_s)
             seen = ReplicaObservation(
                 replica.id,
                 state,
@@ -339,3 +344,10 @@ def _replicas(
             )
         found.append(seen)
     return tuple(found)
+
+
+def _times_s(measured: Signal, assumed_s: float) -> tuple[float, float]:
+    """(how long a start takes, from when on it is overdue), as the controller has it: one quick start does not make the next one late."""
+    start_s = measured.value if isinstance(measured, Known) else assumed_s
+    expected_s = max(start_s, assumed_s)
+    return start_s, max(OVERDUE_FACTOR * expected_s, expected_s + OVERDUE_S_MIN)

@@ -103,6 +103,30 @@ def plan(facts: Facts) -> Plan:
     )
 
 
+class WarmPlan(msgspec.Struct, frozen=True):
+    """The buffer, as far as it may wait warm; the price is None where a GPU's isn't known."""
+
+    warm_replicas: int
+    """Of the buffer, on nodes without an engine."""
+    running_buffer_replicas: int
+    warm_hour_usd: Number | None
+    """What the whole buffer costs so."""
+
+
+def warm_plan(facts: Facts, most: int, share: Fraction, warm_start_s: Fraction) -> WarmPlan:
+    """How much of the buffer may be warm nodes, ``most`` of them at ``share`` of the price, with starts of ``warm_start_s`` on them.
+
+    What arrives more during a start on a warm node has to run already; what comes after that can wait for one. Raises ValueError
+    for facts that can't be.
+    """
+    planned = plan(facts)
+    running = math.ceil(facts.ramp_per_s2 * min(warm_start_s, facts.cold_start_s) / (facts.replica_per_s * facts.target))
+    warm = min(most, planned.buffer_replicas - running) if share < 1 else 0
+    running = planned.buffer_replicas - warm
+    usd = None if facts.gpu_hour_usd is None else number((running + warm * share) * facts.gpus_per_replica * facts.gpu_hour_usd)
+    return WarmPlan(warm, running, usd)
+
+
 def spares_over(peak_replicas: int, failure_domains: int) -> int:
     """The fewest spares with which ``peak_replicas`` still run after one of ``failure_domains`` is lost.
 

@@ -163,7 +163,7 @@ class RunResult(msgspec.Struct, frozen=True):
     tiers: dict[str, TierResult]
     gpu_hours: float
     gpu_hours_by_state: dict[str, float]
-    """starting, ready, draining, failed."""
+    """starting, ready, draining, failed; where warm nodes may be held also warm, at their share of the price."""
     cost_usd: float
     replicas_mean: float
     replicas_peak: int
@@ -277,6 +277,10 @@ class Scenario(msgspec.Struct, frozen=True):
     crashes_per_replica_day: float = 0.0
     gpu_hour_usd: float = 0.0
     seed: int = 0
+    warm_max: int = 0
+    """Warm nodes that may be held at most, whatever a decision says."""
+    warm_share: float = 1.0
+    """GPU-hours that one GPU-hour of a warm node counts as."""
 
 
 class PolicySummary(msgspec.Struct, frozen=True):

@@ -82,6 +82,20 @@ ASK = Record(
     ),
     Scaling,
 )
+WARM = Record(
+    "warm",
+    "Warm nodes: provisioned already and without an engine, so that a start skips the node's part of it. In the lab and `plan size` only.",
+    (
+        Field("max", Whole(0, REPLICAS_MAX, 10), "Hold at most so many; how many is worked out by their worth.", "warm_max"),
+        Field(
+            "share",
+            Number(0, 1, above=True, example=0.3),
+            "Price of a warm node ÷ that of a running replica. At 1 a running one is never worse, and none is held.",
+            "warm_share",
+        ),
+    ),
+    Scaling,
+)
 SCALING = Record(
     "scaling",
     "How many replicas, and when that changes.",
@@ -115,6 +129,7 @@ SCALING = Record(
         Field("cold_start", duration(example="5m"), "Assumed until one was measured.", "cold_start_s", default="the profile's"),
         Field("replica_rate", rate(above=True), "Requests one replica serves at its SLO.", "replica_rate_per_s", default="computed"),
         Field("shape", SHAPE, SHAPE.doc),
+        Field("warm", WARM, WARM.doc),
         Field("starts", Whole(1, 1000, 4), "Most replicas that start at once: they share bandwidth.", "starts_max"),
         Field("drain", duration(example="10m"), "A draining replica may finish its streams for this long.", "drain_s_max"),
         Field("pending_alert", duration(above=True, example="5m"), "Alert when a start takes longer.", "pending_alert_s"),

@@ -119,7 +119,7 @@ def _command(engine: Got, problems: Problems) -> tuple[str, ...]:
 def _scaling(got: Got, engine: EngineKind, problems: Problems) -> Scaling:
     scaling = got.record_of("scaling")
     values = scaling.filled()
-    for key in ("out", "in", "shape", "forecast", "prices", "ask"):
+    for key in ("out", "in", "shape", "forecast", "prices", "ask", "warm"):
         values.update(scaling.record_of(key).filled())
     if engine.kind == "attach":
         count = max(1, len(engine.attach))
@@ -152,6 +152,7 @@ def _check(got: Got, engine: EngineKind, built: Scaling, profile: Profile | None
         allowed = f"prompt and output of at most {profile.context_tokens} together, the context of {profile.name}"
         problems.add(scaling.at("shape"), f"{tokens} tokens", allowed)
     _check_prices(scaling, built, profile, problems)
+    _check_warm(scaling, built, profile, engine, problems)
     unknown_start = profile is None and built.cold_start_s is None and engine.kind == "attach"
     if built.buffer and built.ramp_per_s2 > 0 and unknown_start and got.good("profile") and scaling.good("cold_start"):
         problems.add(
@@ -160,6 +161,14 @@ def _check(got: Got, engine: EngineKind, built: Scaling, profile: Profile | None
             "a duration such as 5m",
             "a ramp needs it to size the buffer: add it, a profile, or buffer: false",
         )
+
+
+def _check_warm(scaling: Got, built: Scaling, profile: Profile | None, engine: EngineKind, problems: Problems) -> None:
+    """Report warm nodes for engines that nobody starts, or of whose start the node's part isn't known."""
+    warm = scaling.record_of("warm")
+    if built.warm_max and (profile is None or engine.kind == "attach") and warm.good("max"):
+        why = "attached engines are not started by Forebay" if engine.kind == "attach" else "the stages of a start are the profile's"
+        problems.add(warm.at("max"), str(built.warm_max), "0, or a pool with a profile whose engines are started", why)
 
 
 def _check_prices(scaling: Got, built: Scaling, profile: Profile | None, problems: Problems) -> None:

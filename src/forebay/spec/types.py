@@ -195,6 +195,10 @@ class Scaling(msgspec.Struct, frozen=True):
     """The same in US dollars an hour."""
     approved_replicas: int = 0
     """Up to this many are approved already."""
+    warm_max: int = 0
+    """Most warm nodes, provisioned and without an engine; how many are worth it, `scaling.warm` says. 0: none."""
+    warm_share: float = 1.0
+    """Price of a warm node ÷ that of a running replica."""
 
 
 class CalendarEntry(msgspec.Struct, frozen=True):

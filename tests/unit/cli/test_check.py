@@ -7,7 +7,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from forebay.app import supervisor
 from forebay.cli import check, schema
+from forebay.domain.errors import BadInput
 
 HOME = Path(__file__).parents[3]
 EXAMPLES = sorted(path for path in (HOME / "examples").rglob("*.yaml") if path.parent.name != "teams")
@@ -108,6 +110,18 @@ def test_a_declared_rate_far_from_the_computed_one_is_a_warning(tmp_path: Path) 
     for factor, warned in ((2.9, False), (1 / 2.9, False), (3.1, True), (1 / 3.1, True)):
         summary, _ = checked(tmp_path, rate=f", replica_rate: {computed * factor:.6f}/s")
         assert bool(summary["warnings"]) is warned, factor
+
+
+def test_warm_nodes_are_for_the_lab_and_worth_a_share_of_the_price(tmp_path: Path) -> None:
+    for share, told in ((0.1, 1), (1.0, 2)):
+        file = tmp_path / "forebay.yaml"
+        head = "pools: {chat: {profile: llama-3.1-70b-fp8-1xh200, engine: {kind: emulated}, scaling: {warm: {max: 3, share: "
+        file.write_text(f"{head}{share}" + "}}}}")
+        warnings = json.loads(runner.invoke(app, ["check", str(file), "--json", "-"]).stdout)["warnings"]
+        assert len(warnings) == told
+        assert "`forebay up` refuses" in warnings[0]
+        with pytest.raises(BadInput, match=r"pools.chat.scaling.warm.max: found 3; allowed: 0 with `forebay up`"):
+            supervisor.up(file)
 
 
 def test_the_last_line_says_how_to_start_and_where_it_listens() -> None:

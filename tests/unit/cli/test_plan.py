@@ -207,3 +207,22 @@ def test_a_replica_is_measured_where_lengths_are_at_hand(tmp_path, monkeypatch):
     assert "keep the whole promise" in " ".join(runner.invoke(app, words).stdout.split())
     assert "measured_replica_qps" not in planned([*words, "--no-measure"])
     assert "measured_replica_qps" not in planned([*words, "--qps-per-replica", "12"])
+
+
+def test_part_of_the_buffer_may_wait_warm(tmp_path: Path):
+    """30/min a minute at 50/min a replica: 3.6 in six minutes, 0.9 in the 90 s of a start on a warm node; (1 + 3 × 0.3) × $3.2."""
+    file = tmp_path / "forebay.yaml"
+    pool = "pools: {chat: {profile: llama-3.1-70b-fp8-1xh200, engine: {kind: emulated}, scaling: {max: 20, replica_rate: 50/min%s}}}"
+    file.write_text(pool % ", ramp: 30/min/min, warm: {max: 10, share: 0.3}")
+    words = ["size", "--spec", str(file), "--cold-start", "6m"]
+    plan = planned(words)
+    assert (plan["buffer_replicas"], plan["warm_replicas"], plan["running_buffer_replicas"], plan["warm_hour_usd"]) == (4, 3, 1, 6.08)
+    text = runner.invoke(app, words, catch_exceptions=False).stdout
+    assert "warm nodes" in text
+    assert "1 replica for the 1m30s of a start on one run" in text
+    file.write_text(pool % ", ramp: 30/min/min, warm: {max: 2, share: 0.3}")
+    assert (planned(words)["warm_replicas"], planned(words)["running_buffer_replicas"]) == (2, 2)
+    file.write_text(pool % ", warm: {max: 2, share: 0.3}")
+    assert "give the ramp" in runner.invoke(app, words, catch_exceptions=False).stdout
+    file.write_text(pool % ", ramp: 30/min/min")
+    assert "warm_replicas" not in planned(words)

@@ -94,6 +94,16 @@ class TestMeaning:
     def test_a_min_alone_lifts_the_max(self) -> None:
         assert spec_of(POOL + "    scaling: {min: 3}\n").pool("chat").scaling.max_replicas == 3
 
+    def test_warm_nodes_are_off_unless_asked_for(self) -> None:
+        assert (Scaling().warm_max, Scaling().warm_share) == (0, 1.0)
+        scaling = spec_of(POOL + "    scaling: {warm: {max: 10, share: 0.3}}\n").pool("chat").scaling
+        assert (scaling.warm_max, scaling.warm_share) == (10, 0.3)
+
+    def test_attached_engines_have_no_nodes_to_keep_warm(self) -> None:
+        problem = only_problem("pools: {chat: {attach: [http://h:1], scaling: {warm: {max: 2}}}}")
+        assert "scaling.warm.max" in str(problem)
+        assert "not started by Forebay" in str(problem)
+
     def test_attached_urls_are_the_replicas(self) -> None:
         scaling = spec_of("pools: {chat: {attach: [http://h:1/, http://h:2]}}").pool("chat").scaling
         assert (scaling.min_replicas, scaling.max_replicas) == (2, 2)
