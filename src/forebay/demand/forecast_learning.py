@@ -6,13 +6,15 @@ look like (Gibbs and Candès 2021, *Adaptive conformal inference under distribut
 PID control*), in units of a scale that knows quiet hours from wild ones.
 """
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from forebay.demand.forecast_methods import FEATURES, prior, sensitivity
 from forebay.demand.forecast_past import DAY_S, HOUR_S, Values
-from forebay.demand.forecast_state import COLUMNS, LEVELS, ROWS, STATED, State
+from forebay.demand.forecast_state import COLUMNS, LEVELS, ROWS, STATED, State, steps_of
 
 TEN_MINUTES_S = 600.0
 SCALE_FIRST_COUNT = 12.0
@@ -44,6 +46,9 @@ RESIDUAL_RATE = 0.01
 HUBER = 2.0
 """Outcomes beyond this many usual residuals count for less, so that one bad night doesn't bend the coefficients."""
 COVERAGE_HALF_LIFE_S = 7 * DAY_S
+WIDTHS_KEPT_MAX = 16
+"""Widths of a bucket whose prior coefficients are kept."""
+_DIAGONAL = np.arange(FEATURES)
 
 
 class Outcome(NamedTuple):
@@ -114,15 +119,16 @@ def _track(state: State, said: Values, outcome: Outcome) -> None:
     rate = np.clip(np.maximum(state.outcomes, 1.0) ** -TRACK_DECAY, TRACK_RATE, TRACK_RATE_MAX)
     over_peak = outcome.peaks - said[:, 1]
     peak_known = np.isfinite(over_peak)
-    strayed = np.stack((error, np.where(peak_known, over_peak, 0.0)), axis=1) / scale[:, None]
+    strayed = _columns(error, np.where(peak_known, over_peak, 0.0)) / scale[:, None]
     moves = LEVELS - (strayed[:, :, None] <= state.quantiles)
     moves[~known, 0] = moves[~peak_known, 1] = 0.0
     state.quantiles += 2.0 * rate[:, None, None] * moves
     np.maximum.accumulate(state.quantiles, axis=2, out=state.quantiles)
-    keep = np.where(peak_known & known, 1.0 - _rate(state, COVERAGE_HALF_LIFE_S), 1.0)
-    counted = (peak_known & known).astype(np.float64)
+    both = peak_known & known
+    keep = np.where(both, 1.0 - _rate(state, COVERAGE_HALF_LIFE_S), 1.0)
+    counted = both.astype(np.float64)
     state.tries[:] = state.tries * keep + counted
-    within = np.stack((outcome.log <= said[:, 4], outcome.peaks <= said[:, 5]), axis=1)
+    within = _columns(outcome.log <= said[:, 4], outcome.peaks <= said[:, 5])
     state.hits[:] = state.hits * keep[:, None] + counted[:, None] * within
     size = np.minimum(np.abs(error), ERROR_MAX)
     slow_rate = np.maximum(_rate(state, SCALE_HALF_LIFE_S), 1.0 / (state.outcomes + SCALE_FIRST_COUNT))
@@ -142,7 +148,7 @@ def _regress(state: State, said: Values, outcome: Outcome) -> None:
     weight = np.where(known, np.minimum(1.0, HUBER * usual / np.maximum(residual, 1e-9)), 0.0)
     state.residual += np.isfinite(said) * RESIDUAL_RATE * (residual**2 - state.residual)
     features = outcome.features_then
-    surprise = np.where(known, growth, 0.0) - (features * prior(state.steps, state.bucket_s)).sum(axis=1)
+    surprise = np.where(known, growth, 0.0) - (features * _believed(state.bucket_s)).sum(axis=1)
     keep = 1.0 - _rate(state, REGRESSION_HALF_LIFE_S)
     state.gram[:] = state.gram * keep + weight[:, None] * features[:, ROWS] * features[:, COLUMNS]
     state.moment[:] = state.moment * keep + (weight * surprise)[:, None] * features
@@ -165,9 +171,10 @@ def issue(state: State, present: Present) -> None:
     peak = np.maximum.accumulate(value)
     scale = _scale(state, present.hour)
     stated = scale[:, None] * state.quantiles[:, :, STATED]
-    state.open[slots] = np.stack((value, peak, scale, regression, value + stated[:, 0], peak + stated[:, 1]), axis=1)
+    state.open[slots] = _columns(value, peak, scale, regression, value + stated[:, 0], peak + stated[:, 1])
     moves = (weights * sensitivity(coefficients, state.steps, state.bucket_s)).sum(axis=1)
-    state.path[:] = np.stack((value, peak, scale, np.clip(moves, 0.0, 1.2), weights.argmax(axis=1)), axis=1)
+    for place, part in enumerate((value, peak, scale, np.clip(moves, 0.0, 1.2), weights.argmax(axis=1))):
+        state.path[:, place] = part
     state.origin[:] = present.base, present.floor
     state.seen[1] = state.seen[0]
 
@@ -190,8 +197,8 @@ def _coefficients(state: State) -> Values:
     gram[:, ROWS, COLUMNS] = state.gram
     gram[:, COLUMNS, ROWS] = state.gram
     ridge = REGRESSION_PRIOR_S / state.bucket_s * np.maximum(state.residual, SCALE_MIN**2)
-    gram[:, range(FEATURES), range(FEATURES)] += ridge[:, None]
-    believed = prior(state.steps, state.bucket_s)
+    gram[:, _DIAGONAL, _DIAGONAL] += ridge[:, None]
+    believed = _believed(state.bucket_s)
     try:
         return np.asarray(believed + np.linalg.solve(gram, state.moment[:, :, None])[:, :, 0])
     except np.linalg.LinAlgError:
@@ -204,6 +211,20 @@ def _scale(state: State, hour: int) -> Values:
     count = (around > 0).sum(axis=1)
     usual = np.where(count > 0, around.sum(axis=1) / np.maximum(count, 1), state.slow)
     return np.maximum((state.fast + state.slow + usual) / 3, np.maximum(SCALE_OF_SLOW_MIN * state.slow, SCALE_MIN))
+
+
+@lru_cache(maxsize=WIDTHS_KEPT_MAX)
+def _believed(bucket_s: float) -> Values:
+    """The prior coefficients, to read only: they are the same for every bucket of a width."""
+    return prior(steps_of(bucket_s), bucket_s)
+
+
+def _columns(*parts: npt.NDArray[Any]) -> Values:
+    """``np.stack(parts, axis=1)``, which for a handful of horizons takes three times as long."""
+    joined: Values = np.empty((len(parts[0]), len(parts)))
+    for place, part in enumerate(parts):
+        joined[:, place] = part
+    return joined
 
 
 def _rate(state: State, half_life_s: float) -> float:

@@ -87,18 +87,12 @@ def sensitivity(coefficients: Values, steps: Places, bucket_s: float) -> Values:
     in_hour = min(1.0, bucket_s / HOUR_S)
     last_weight = np.maximum(0.0, 1.0 - steps * bucket_s / BLEND_S)
     moves = np.array([newest, in_hour, in_hour / 2, bucket_s / DAY_S]) - 1.0
-    ones = np.ones(len(steps))
-    return np.stack(
-        (
-            ones,
-            in_hour * ones,
-            last_weight + (1 - last_weight) * in_hour,
-            newest * ones,
-            newest * ones,
-            1.0 + coefficients[:, 3:7] @ moves,
-        ),
-        axis=-1,
-    )
+    found = np.ones((len(steps), FIXED + 1))
+    found[:, 1] = in_hour
+    found[:, 2] = last_weight + (1 - last_weight) * in_hour
+    found[:, 3:5] = newest
+    found[:, 5] = 1.0 + coefficients[:, 3:7] @ moves
+    return found
 
 
 def _growths(frame: Frame, origins: Places, steps: Places) -> tuple[Values, Values, Values]:
