@@ -13,7 +13,7 @@ from forebay.domain.signal import Known
 from forebay.engine.catalogue import PROFILES
 from forebay.scaling import spread, warm
 from forebay.scaling.capacity import PoolCapacity, pool_capacity
-from forebay.scaling.economics import HEADROOMS, headrooms, prices
+from forebay.scaling.economics import HEADROOMS, headrooms, late_by_headroom, prices
 from forebay.scaling.memory import Learnt
 from forebay.scaling.outlook import Outlook
 from forebay.spec.types import EngineKind, Pool, Scaling, Slo
@@ -70,7 +70,7 @@ DEAR = prices(Scaling(), Slo(attainment=0.99), 3.2, 360.0, 3.0)
 
 
 def seen_at(known):
-    start, keep = headrooms(spread.of_ratios(spread.unpacked(known.spread), known.swing), DEAR)
+    start, keep = headrooms(late_by_headroom(spread.of_ratios(spread.unpacked(known.spread), known.swing), DEAR.allowed), DEAR)
     return Outlook(10.0, 10.0, 10.0, 375.0, "level", start, keep)
 
 
