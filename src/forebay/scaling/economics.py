@@ -76,11 +76,11 @@ def headrooms(late: Values, found: Prices) -> tuple[float, float]:
 
 def late_by_headroom(counts: Values, allowed: float) -> Values:
     """What misses, as a share of the expected demand, with each of HEADROOMS held."""
-    return np.asarray(counts / counts.sum() * RATIOS @ _misses_held(allowed))
+    return np.asarray(counts / counts.sum() * RATIOS @ misses_held(allowed))
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)
-def _misses_held(allowed: float) -> Values:
+def misses_held(allowed: float) -> Values:
     """Shape (ratios, headrooms): the share that misses where demand came as the one and what is held is the other."""
     return misses(_USES, allowed)
 

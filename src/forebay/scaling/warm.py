@@ -2,22 +2,22 @@
 
 A warm node is provisioned and runs no engine. Of a surprise that comes within the reach of a cold start (the horizon, and as
 long again as the level looks back) the part ``caught = 1 - reach of a warm start ÷ reach of a cold one`` can be served in time
-by starting on one: before that, it is no better than nothing. So with ``r`` held running and ``w`` warm, in multiples of the
-expected demand, ``late`` the misses by what is held and ``miss`` their price in idle replica-hours, what is paid is
+by starting on one: before that, it is no better than nothing. And it is started on only where more comes than was expected: so
+many are then wanted as go with what came. With ``r`` running and ``w`` warm, in multiples of the expected demand, a demand
+of ``x`` times that meets ``r`` at first and ``started = min(max(r, r·x), r + w)`` then, and what is paid is
 
-    r + share·w + miss·((1 - caught)·late(r) + caught·late(r + w))
+    r + share·w + miss·E[x·((1 - caught)·misses(x ÷ r) + caught·misses(x ÷ started))]
 
-which falls apart into a price for each: hold *running* up to where ``miss·(1 - caught) ÷ (1 - share)`` is what a replica more saves,
-and *in all* up to where ``miss·caught ÷ share`` is. A place is worth a warm node only between the two, so there are none unless
-``share < caught``. Where misses set in at once at a limit these are two newsvendor's quantiles of demand,
-``1 - (1 - share) ÷ (miss·(1 - caught))`` and ``1 - share ÷ (miss·caught)``. Where fewer nodes are held than that, running replicas
-stand for the rest, by the same sum.
+with ``E`` over the outlook's histogram, and ``miss`` in idle replica-hours. The split that costs least is held. A place more is
+worth a warm node while ``miss·caught·(what it saves of the demand that comes so high)`` is above ``share``, which is the newsvendor's
+rule at their price; nothing is held warm where demand has no surprises, or where ``share ≥ caught``.
 
-What is expected is always held running (or as much of it as is held without warm nodes, in an hour without surprises). Running
-replicas are given up only for nodes that are held, and a limit on concurrent starts (`scaling.starts`) is not counted in.
+What is expected always runs (or as much of it as is held without warm nodes, in an hour without surprises). Running replicas
+are given up only for nodes that are held, and a limit on concurrent starts (`scaling.starts`) is not counted in.
 """
 
 import math
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -26,15 +26,22 @@ from forebay.domain.scaling import Observation, Term
 from forebay.domain.signal import Known
 from forebay.scaling import spread
 from forebay.scaling.capacity import PoolCapacity
-from forebay.scaling.economics import HEADROOMS, Prices, late_by_headroom, whole
+from forebay.scaling.economics import HEADROOMS, Prices, misses, misses_held, whole
 from forebay.scaling.memory import Learnt
 from forebay.scaling.outlook import AHEAD_S, Outlook
-from forebay.scaling.spread import Values
+from forebay.scaling.spread import RATIOS, Values
 from forebay.spec.types import Scaling
 
 CAUGHT_MAX = 0.99
 """Of a surprise: no start is so quick that it catches all."""
 FORECAST = "forecast"
+_APART: Final = np.arange(80)
+"""Places of HEADROOMS between what runs and what is held in all: up to 2.2 times."""
+_FROM: Final = np.searchsorted(RATIOS, HEADROOMS[_APART] / HEADROOMS[0])
+"""The first ratio of demand that is above what is held in all, once what runs was right for what was expected."""
+_EXPECTED: Final = int(_FROM[0])
+_LAST: Final = len(HEADROOMS) - len(_APART)
+"""More than this runs only where demand is wild beyond measure: then nothing is held warm."""
 
 
 class Reserve(msgspec.Struct, frozen=True):
@@ -68,30 +75,52 @@ def reserve(settings: Scaling, learnt: Learnt, outlook: Outlook, prices: Prices,
 
     None where a warm node is never worth its price.
     """
-    if not settings.warm_max or settings.warm_share >= part or not 0 < expected < math.inf:
+    wild = outlook.headroom_keep > HEADROOMS[_LAST]
+    if not settings.warm_max or settings.warm_share >= part or wild or not 0 < expected < math.inf:
         return None
     counts = spread.unpacked(learnt.spread)
-    late = late_by_headroom(spread.of_ratios(counts if counts is not None else spread.prior(), learnt.swing), prices.allowed)
-    width = max(0, min(held, settings.warm_max)) / expected
-    found = [split(late, price, settings.warm_share, part, width) for price in (prices.start, prices.keep)]
-    (start, total_start), (keep, total_keep) = found
-    # What is expected runs, and no more of it than would without warm nodes.
-    start = min(outlook.headroom_start, max(start, min(1.0, outlook.headroom_start)))
-    keep = min(outlook.headroom_keep, max(start, keep, min(1.0, outlook.headroom_keep)))
+    surprises = _Surprises(spread.of_ratios(counts if counts is not None else spread.prior(), learnt.swing), prices.allowed, part)
+    widths = (max(0, min(held, settings.warm_max)) / expected, settings.warm_max / expected)
+    start, total_start = surprises.split(prices.start, settings.warm_share, outlook.headroom_start, widths)
+    keep, total_keep = surprises.split(prices.keep, settings.warm_share, outlook.headroom_keep, widths)
+    keep = max(start, keep)
     return Reserve(part, start, keep, total_start, max(total_start, total_keep), expected)
 
 
-def split(late: Values, price: float, share: float, part: float, width: float) -> tuple[float, float]:
-    """(running, in all), in multiples of the expected demand, where no more than ``width`` of it can be warm.
+class _Surprises:
+    """What misses with so much running and so much warm, where demand comes as the ratios that ``counts`` weigh."""
 
-    ``late``: what misses with each of HEADROOMS held; ``price``: of a miss, in idle replica-hours. Needs ``0 < share < part < 1``.
-    In all is what would be worth holding with as many warm nodes as one likes.
-    """
-    total = float(HEADROOMS[int(np.argmin(late * (price * part / share) + HEADROOMS))])
-    warm = np.clip(total - HEADROOMS, 0.0, width)
-    with_warm = np.interp(HEADROOMS + warm, HEADROOMS, late)
-    paid = HEADROOMS + share * warm + price * ((1 - part) * late + part * with_warm)
-    return float(HEADROOMS[int(np.argmin(paid))]), total
+    def __init__(self, counts: Values, allowed: float, part: float) -> None:
+        weights = counts / counts.sum() * RATIOS
+        each = weights[:, None] * misses_held(allowed)
+        self._part = part
+        self._over = np.zeros((len(RATIOS) + 1, len(HEADROOMS)))
+        """What misses of the demand from each ratio on, by what is held."""
+        self._over[:-1] = each[::-1].cumsum(axis=0)[::-1]
+        self._comes = np.concatenate(([0.0], weights.cumsum()))
+        """The demand that comes below each ratio."""
+        self._as_planned = misses(1 / HEADROOMS, allowed)
+
+    def split(self, price: float, share: float, most: float, widths: tuple[float, float]) -> tuple[float, float]:
+        """(running, in all) that cost least, running between what is expected and ``most``.
+
+        No more than the first of ``widths`` is warm for the one, and than the second for the other.
+        """
+        last = int(np.argmin(abs(HEADROOMS - most)))
+        running = np.arange(min(last, int(np.argmin(abs(HEADROOMS - 1.0)))), last + 1)[:, None]
+        # Headrooms grow by a fixed factor: how many times what runs is held in all depends on the places between them alone.
+        total = running + _APART[None, :]
+        late = self._over[0][running]
+        caught_up = (
+            (late - self._over[_EXPECTED, running])
+            + self._as_planned[running] * (self._comes[_FROM] - self._comes[_EXPECTED])[None, :]
+            + self._over[_FROM[None, :], total]
+        )
+        held, warm = HEADROOMS[running], HEADROOMS[total] - HEADROOMS[running]
+        paid = held + share * warm + price * ((1 - self._part) * late + self._part * caught_up)
+        best = [np.unravel_index(int(np.argmin(np.where(warm <= width + 1e-9, paid, np.inf))), paid.shape) for width in widths]
+        (row, _), (place, apart) = best
+        return float(HEADROOMS[running[row, 0]]), float(HEADROOMS[running[place, 0] + apart])
 
 
 def nodes(found: Reserve, settings: Scaling, replicas: int, spares: int, most: int, held: int) -> int:

@@ -198,7 +198,7 @@ def test_a_policy_sees_the_same_live_and_in_the_lab_and_silence_is_unknown_in_bo
         (one.id, one.state, one.expected_ready_s, one.overdue) for one in there.replicas
     ]
     only_there = {name for name in here.__struct_fields__ if isinstance(getattr(here, name), Unknown)}
-    assert only_there - {"cold_start_s"} == {"ttft_p95_s", "itl_p95_s"}, "and these no policy reads"
+    assert only_there - {"cold_start_s"} == {"itl_p95_s", "ttft_p95_s", "warm_start_s"}, "these no policy reads, and no node is warm"
     lost_s = END_S + LEASE_S + 1
     here, there = live(book, lost_s), lab(lost_s, MetricFault("frozen", END_S, math.inf))
     for name in (*SAME, "arrival_prompt_tokens_per_s", "arrival_output_tokens_per_s"):
