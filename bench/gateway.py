@@ -81,7 +81,8 @@ class Engine(base.Engine):
             self.transport.write(base.SHORT)
         else:
             self.left, self.pace_s = int(wanted[1]), int(wanted[2]) / 1000
-            self.transport.write(base.STREAM_HEAD + base.ROLE + base.TOKEN)
+            self.token = base.TOLD if b'"return_token_ids":true' in body else base.TOKEN
+            self.transport.write(base.STREAM_HEAD + base.ROLE + self.token)
             if self.left:
                 self.timer = asyncio.get_running_loop().call_later(base.random.uniform(0, self.pace_s), self.step)
 
