@@ -1,8 +1,8 @@
 """Streams whose engine was asked for more than the client: token ids or running usage, noted and taken out on the way.
 
 What is taken out stands at one place of every event, after the content. So the usual event is again known by the bytes
-around what varies in it; it is cut there and framed anew, and nothing is parsed. The ids are appended to a log as they
-stand, in decimal; of running usage the last event is kept.
+around what varies in it; it is cut there and framed anew, and nothing is parsed, be there one event in a read or, as on a
+busy machine, several. The ids are appended to a log as they stand, in decimal; of running usage the last event is kept.
 """
 
 import re
@@ -24,6 +24,8 @@ _TEXT = re.compile(rb'"(content|text|reasoning_content|reasoning)":"(?=[^"])')
 _VARYING_IDS = re.compile(rb'^"[^"]*"(?:finish_reason|logprobs)":.*"token_ids":\[(\d+)\][^\n]*\n\n$', re.DOTALL)
 _VARYING_USAGE = re.compile(rb'^".*,"usage":\{"prompt_tokens":\d+,"total_tokens":(\d+,"completion_tokens":\d+)[^\n]*\n\n$', re.DOTALL)
 _RUNNING = re.compile(rb'\d+,"completion_tokens":\d+')
+_STRING = re.compile(rb'(?:[^"\\\n]|\\[^\n])*')
+"""What may stand in a JSON string: a quotation mark only behind a backslash."""
 _QUOTE, _NEWLINE = b'"\n'
 
 
@@ -35,6 +37,8 @@ class ToldStream(EventStream):
         "_end_bytes",
         "_head_bytes_max",
         "_ids",
+        "_joint",
+        "_joint_shown",
         "_mid",
         "_ready",
         "_reasons",
@@ -58,6 +62,7 @@ class ToldStream(EventStream):
         self._reasons = False  # the text of plain events is reasoning
         self._ready = False  # nothing stands against events passing
         self._mid = self._end = b""  # from the text's end to what varies; from the text's end on, as the client gets it
+        self._joint = self._joint_shown = b""  # from what varies in one event to the text of the next; as the client gets it, from text to text
         self._end_bytes = self._head_bytes_max = self._varies_end = 0
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -68,8 +73,7 @@ class ToldStream(EventStream):
                 head.startswith(self._before)
                 and tail.endswith(self._after)
                 and (text := head[self._text_start :])
-                and _QUOTE not in text
-                and _NEWLINE not in text
+                and ((_QUOTE not in text and _NEWLINE not in text) or _STRING.fullmatch(text))
                 and len(head) < self._head_bytes_max
                 and not last
             ):
@@ -81,7 +85,8 @@ class ToldStream(EventStream):
                 elif self._wants.running_usage and _RUNNING.fullmatch(varies):
                     self._running = body
                 else:
-                    self._slowly(wire, body, whole, last)
+                    if not self._take_several(wire, body):
+                        self._slowly(wire, body, whole, last)
                     return
                 events = self.events = self.events + 1
                 self.wire_bytes += len(wire)
@@ -91,6 +96,32 @@ class ToldStream(EventStream):
                     self._report()
                 return
         self._slowly(wire, body, whole, last)
+
+    def _take_several(self, wire: bytes, body: bytes) -> bool:
+        """Several plain events in one read that begins and ends as one does: all of them, or False, and nothing was done."""
+        texts, told = [], []
+        mid, running = self._mid, self._wants.running_usage
+        for piece in body[self._text_start : -len(self._after)].split(self._joint):
+            text, _, varies = piece.partition(mid)
+            if not text or not (varies.isdigit() or (running and _RUNNING.fullmatch(varies))):
+                return False
+            texts.append(text)
+            told.append(varies)
+        together = b"".join(texts)
+        if (_QUOTE in together or _NEWLINE in together) and not all(map(_STRING.fullmatch, texts)):
+            return False
+        if running:
+            self._running = b"%b%b%b%b%b" % (self._before, texts[-1], mid, told[-1], self._after)
+        else:
+            self._ids += b"%b," % b",".join(told)
+        self.wire_bytes += len(wire)
+        events = self.events = self.events + len(texts)
+        size = len(together) + (len(texts) - 1) * len(self._joint_shown) + self._text_start + self._end_bytes
+        write = self._write
+        write(b"%x\r\n%b%b%b" % (size, self._before, self._joint_shown.join(texts), self._end))
+        if events >= self.report_at:
+            self._report()
+        return True
 
     def _slowly(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         if self._untold:
@@ -130,6 +161,7 @@ class ToldStream(EventStream):
         shown = without_ids(rest) if self._wants.ids else without_usage(rest)
         self._end, self._end_bytes = shown + b"\r\n", len(shown)
         self._head_bytes_max = len(HEADS) - len(shown)
+        self._joint, self._joint_shown = self._after + self._before, shown + self._before
 
     def counted(self) -> Usage | None:
         """From the last usage told, else from the ids of prompt and tokens."""
