@@ -1,7 +1,8 @@
 """A stream of server-sent events on its way through: looked at on the side, and never more parsed than it must be.
 
-Almost every read is one or more whole events in whole chunks, and goes on as the very bytes that came; three substring
-searches say whether anything in it has to be understood. Everything else takes the slow path, which frames the
+Almost every read is a whole event in a whole chunk that differs from the one before in nothing but its text: it is
+known by the bytes around that, and goes on as the very bytes that came (`take`). Of what is one or more whole events three
+substring searches say whether anything in it has to be understood. Everything else takes the slow path, which frames the
 complete events anew and holds back a partial one. So a client never gets half an event, and a stream that goes wrong
 can always be ended by a proper error event. The trade-off is a slow path that re-frames when an engine writes chunks
 that don't end where its events do.
@@ -13,12 +14,15 @@ from enum import StrEnum
 
 import msgspec
 
+from forebay.domain.chunks import FRAMES, FRAMES_END
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
 from forebay.gateway.events import EngineError, Event, complete_bytes, data_of, decode_event
+from forebay.ports.upstream import Taker
 
 Data = Callable[[bytes], None]
-Sink = Callable[[bytes, bytes, bool, bool], None]
+Sink = Callable[[bytes, bytes, bool, bool], Taker | None]
+Attend = Callable[[bytes, bytes, bool, bool], None]
 
 HELD_BYTES_MAX = 1024 * 1024
 """Of one event that is not complete, and of what comes before the first content."""
@@ -77,7 +81,7 @@ class EventStream:
     )
 
     _write: Data
-    _attend: Sink
+    _attend: Attend
     _report: Callable[[], None]
 
     def __init__(self, engine_chunked: bool, client_chunked: bool, drops_usage: bool = False) -> None:
@@ -91,7 +95,7 @@ class EventStream:
         self._held: list[bytes] = []  # complete, but may not be sent yet
         self._held_bytes = 0
         self._finished_at = -1  # so many events there were with the last finish reason
-        self._before = self._after = b""  # of a plain event: the bytes around its content
+        self._before = self._after = b""  # of a plain event: the bytes before its text, and after it to the end of its chunk
         self._text_start = self._text_end = 0
         self._alike = False  # that is known, and plain events may pass
         self._learns = LEARNS_MAX
@@ -113,35 +117,37 @@ class EventStream:
         self.trouble: Trouble | None = None
         """Set: nothing more will be returned, and the caller ends the stream."""
 
-    def attach(self, write: Data, attend: Sink, report: Callable[[], None]) -> Sink:
+    def attach(self, write: Data, attend: Attend, report: Callable[[], None]) -> Sink:
         """The function that takes the stream's reads: it writes the usual ones itself, and leaves the others to ``attend``."""
         self._write = write
         self._attend = attend
         self._report = report
         return self.data
 
-    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
-        """The hot path, one frame deep: a read that is the last plain event again, with other content."""
-        if (
-            self._alike
-            and whole
-            and body.startswith(self._before)
-            and body.endswith(self._after)
-            and (text := body[self._text_start : self._text_end])
-            and _QUOTE not in text
-            and _NEWLINE not in text
-            and not last
-        ):
-            events = self.events = self.events + 1
-            self.wire_bytes += len(wire)
-            write = self._write  # in a name first: calling a slot straight is slower
-            write(wire)
-            if events >= self.report_at:
-                self._report()
-        else:
-            self._data(wire, body, whole, last)
+    def take(self, wire: bytes) -> bool:
+        """The hot path (a `ports.Taker`): a read that is the last plain event again, with another text."""
+        size = len(wire)
+        if size < FRAMES_END:
+            lead, begin = FRAMES[size]
+            if (
+                wire.startswith(lead)
+                and wire.startswith(self._before, begin)
+                and wire.endswith(self._after)
+                and (text := wire[begin + self._text_start : self._text_end])
+                and _QUOTE not in text
+                and _NEWLINE not in text
+            ):
+                events = self.events = self.events + 1
+                self.wire_bytes += size
+                write = self._write  # in a name first: calling a slot straight is slower
+                write(wire)
+                if events >= self.report_at:
+                    self._report()
+                return True
+        return False
 
-    def _data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
+        """What isn't taken."""
         self.wire_bytes += len(wire)
         if (
             self._plain
@@ -153,8 +159,7 @@ class EventStream:
             and body.find(b"\n\n") == len(body) - 2
         ):
             self.events += 1
-            write = self._write
-            write(wire)
+            self._write(wire)
             if self.events >= self.report_at:
                 self._report()
             if self._learns:
@@ -162,6 +167,7 @@ class EventStream:
         else:
             self._attend(wire, body, whole, last)
             self._alike = self._plain and self._text_start > 0
+        return self.take if self._alike else None
 
     def _learn(self, body: bytes) -> None:
         """Remember a plain event around its content: one that differs only there, by a text that ends no string, is as plain."""
@@ -169,8 +175,8 @@ class EventStream:
         match = _CONTENT.search(body)
         if match is not None:
             start, end = match.end(), body.find(_QUOTE, match.end())
-            self._before, self._after = body[:start], body[end:]
-            self._text_start, self._text_end = start, end - len(body)
+            self._before, self._after = body[:start], body[end:] + b"\r\n"
+            self._text_start, self._text_end = start, -len(self._after)
             self._alike = True
 
     def feed(self, wire: bytes, body: bytes, whole: bool, last: bool) -> bytes:

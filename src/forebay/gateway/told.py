@@ -9,17 +9,17 @@ import re
 
 import msgspec
 
+from forebay.domain.chunks import FRAMES, FRAMES_END, HEADS
 from forebay.domain.shape import Usage
 from forebay.gateway.asking import Wants
 from forebay.gateway.continuing import Translation
 from forebay.gateway.emitted import Emitted, Opening, decode_opening
 from forebay.gateway.events import Event, complete_bytes, data_of, decode_event, without_ids, without_usage
 from forebay.gateway.sse import EventStream
+from forebay.ports.upstream import Taker
 
 UNTOLD_EVENTS = 2
 """With so many events of content and no token id, none will come."""
-HEADS = tuple(b"%x\r\n" % size for size in range(0x1000))
-"""How a chunk of so many bytes begins."""
 _TEXT = re.compile(rb'"(content|text|reasoning_content|reasoning)":"(?=[^"])')
 _VARYING_IDS = re.compile(rb'^"[^"]*"(?:finish_reason|logprobs)":.*"token_ids":\[(\d+)\][^\n]*\n\n$', re.DOTALL)
 _VARYING_USAGE = re.compile(rb'^".*,"usage":\{"prompt_tokens":\d+,"total_tokens":(\d+,"completion_tokens":\d+)[^\n]*\n\n$', re.DOTALL)
@@ -34,8 +34,7 @@ class ToldStream(EventStream):
 
     __slots__ = (
         "_end",
-        "_end_bytes",
-        "_head_bytes_max",
+        "_event_end",
         "_ids",
         "_joint",
         "_joint_shown",
@@ -43,6 +42,7 @@ class ToldStream(EventStream):
         "_ready",
         "_reasons",
         "_running",
+        "_shown_bytes",
         "_untold",
         "_varies_end",
         "_wants",
@@ -61,47 +61,56 @@ class ToldStream(EventStream):
         self._running = b""  # the last event with usage in it
         self._reasons = False  # the text of plain events is reasoning
         self._ready = False  # nothing stands against events passing
-        self._mid = self._end = b""  # from the text's end to what varies; from the text's end on, as the client gets it
-        self._joint = self._joint_shown = b""  # from what varies in one event to the text of the next; as the client gets it, from text to text
-        self._end_bytes = self._head_bytes_max = self._varies_end = 0
+        self._mid = self._event_end = b""  # from the text's end to what varies; from there to the event's end
+        self._end = b""  # from the text's end to the end of the chunk, as the client gets it
+        self._joint = self._joint_shown = b""  # from what varies to the next event's text; as the client gets it, from text to text
+        self._shown_bytes = 0  # of an event as the client gets it, without its text
+        self._varies_end = 0  # in a read that is one chunk, from the end
 
-    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
-        """The hot path: a read that is the last plain event again, with other content and another token."""
-        if self._ready:
-            head, _, tail = body.partition(self._mid)
+    def take(self, wire: bytes) -> bool:
+        """The hot path (a `ports.Taker`): a read that is the last plain event again, with other content and another token."""
+        size = len(wire)
+        if size < FRAMES_END:
+            head, _, tail = wire.partition(self._mid)
+            lead, begin = FRAMES[size]
+            before = self._before
             if (
-                head.startswith(self._before)
+                head.startswith(lead)
+                and head.startswith(before, begin)
                 and tail.endswith(self._after)
-                and (text := head[self._text_start :])
-                and ((_QUOTE not in text and _NEWLINE not in text) or _STRING.fullmatch(text))
-                and len(head) < self._head_bytes_max
-                and not last
+                and (varies := tail[: self._varies_end]).isdigit()
+                and (text := head[begin + self._text_start :])
+                and _QUOTE not in text
+                and _NEWLINE not in text
             ):
-                varies = tail[: self._varies_end]
-                if varies.isdigit():
-                    ids = self._ids
-                    ids += varies
-                    ids += b","
-                elif self._wants.running_usage and _RUNNING.fullmatch(varies):
-                    self._running = body
-                else:
-                    if not self._take_several(wire, body):
-                        self._slowly(wire, body, whole, last)
-                    return
+                ids = self._ids
+                ids += varies
+                ids += b","
                 events = self.events = self.events + 1
-                self.wire_bytes += len(wire)
-                write = self._write
-                write(HEADS[len(head) + self._end_bytes] + head + self._end)
+                self.wire_bytes += size
+                write = self._write  # in a name first: calling a slot straight is slower
+                write(b"".join((HEADS[len(text) + self._shown_bytes], before, text, self._end)))
                 if events >= self.report_at:
                     self._report()
-                return
-        self._slowly(wire, body, whole, last)
+                return True
+        return False
+
+    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
+        """What isn't taken: plain events, one or more, or whatever else came."""
+        if self._untold:
+            return super().take if super().data(wire, body, whole, last) is not None else None
+        if last or not self._ready or not self._take_several(wire, body):
+            self.wire_bytes += len(wire)
+            self._slowly(wire, body, whole, last)
+        return self.take if self._ready and not self._wants.running_usage else None
 
     def _take_several(self, wire: bytes, body: bytes) -> bool:
-        """Several plain events in one read that begins and ends as one does: all of them, or False, and nothing was done."""
+        """Plain events, and nothing else, in one read: all of them, or False, and nothing was done."""
+        if not (body.startswith(self._before) and body.endswith(self._event_end)):
+            return False
         texts, told = [], []
         mid, running = self._mid, self._wants.running_usage
-        for piece in body[self._text_start : -len(self._after)].split(self._joint):
+        for piece in body[self._text_start : -len(self._event_end)].split(self._joint):
             text, _, varies = piece.partition(mid)
             if not text or not (varies.isdigit() or (running and _RUNNING.fullmatch(varies))):
                 return False
@@ -111,12 +120,12 @@ class ToldStream(EventStream):
         if (_QUOTE in together or _NEWLINE in together) and not all(map(_STRING.fullmatch, texts)):
             return False
         if running:
-            self._running = b"%b%b%b%b%b" % (self._before, texts[-1], mid, told[-1], self._after)
+            self._running = b"%b%b%b%b%b" % (self._before, texts[-1], mid, told[-1], self._event_end)
         else:
             self._ids += b"%b," % b",".join(told)
         self.wire_bytes += len(wire)
         events = self.events = self.events + len(texts)
-        size = len(together) + (len(texts) - 1) * len(self._joint_shown) + self._text_start + self._end_bytes
+        size = len(together) + (len(texts) - 1) * len(self._joint_shown) + self._shown_bytes
         write = self._write
         write(b"%x\r\n%b%b%b" % (size, self._before, self._joint_shown.join(texts), self._end))
         if events >= self.report_at:
@@ -124,14 +133,10 @@ class ToldStream(EventStream):
         return True
 
     def _slowly(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
-        if self._untold:
-            super().data(wire, body, whole, last)
-            return
-        self.wire_bytes += len(wire)
         self._attend(wire, body, whole, last)
         emitted = self.emitted
         if self.events > UNTOLD_EVENTS and not (emitted.prompt_tokens or emitted.tokens or self._running):
-            self._passes, self._untold = self._would_pass, True
+            self._passes, self._untold, self._ready = self._would_pass, True, False
             return
         clear = self._reframe and self.opened and not (self._tail or self.done or self.trouble or emitted.stops)
         if clear and self._learns and body.endswith(b"\n\n") and complete_bytes(body) == len(body) and body.count(b"\n\n") == 1:
@@ -157,11 +162,12 @@ class ToldStream(EventStream):
         self._reasons = match[1].startswith(b"reasoning")
         self._ids = self.emitted.pending if self._reasons else self.emitted.ids
         self._mid = rest[:begin]
-        self._after, self._varies_end = rest[end:], end - len(rest)
+        self._event_end = rest[end:]
+        self._after = self._event_end + b"\r\n"
+        self._varies_end = -len(self._after)
         shown = without_ids(rest) if self._wants.ids else without_usage(rest)
-        self._end, self._end_bytes = shown + b"\r\n", len(shown)
-        self._head_bytes_max = len(HEADS) - len(shown)
-        self._joint, self._joint_shown = self._after + self._before, shown + self._before
+        self._end, self._shown_bytes = shown + b"\r\n", len(shown) + start
+        self._joint, self._joint_shown = self._event_end + self._before, shown + self._before
 
     def counted(self) -> Usage | None:
         """From the last usage told, else from the ids of prompt and tokens."""

@@ -11,6 +11,7 @@ import msgspec
 from forebay.domain.shape import Usage
 from forebay.gateway.events import EngineError, data_of
 from forebay.gateway.sse import EventStream, Trouble
+from forebay.ports.upstream import Taker
 
 RESPONSE_BYTES_MAX = 64 * 1024
 """Of the object that a stream of ``/v1/responses`` begins with: kept to say, if need be, that it failed."""
@@ -111,7 +112,7 @@ class TypedStream(EventStream):
         match = _SEQUENCE.search(self._last)
         return int(match[1]) + 1 if match else 0
 
-    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
         """The usual read is one delta in one chunk."""
         self.wire_bytes += len(wire)
         if (
@@ -131,6 +132,7 @@ class TypedStream(EventStream):
                 self._report()
         else:
             self._attend(wire, body, whole, last)
+        return None
 
     def feed(self, wire: bytes, body: bytes, whole: bool, last: bool) -> bytes:
         """Bytes to send now."""

@@ -5,6 +5,7 @@ are) and ``body``, the decoded part of them, to be looked at on the side.
 """
 
 import asyncio
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -39,6 +40,10 @@ class ResponseHead(msgspec.Struct, frozen=True):
     """Equal for heads that differ in nothing but their ``content-length``; empty where that isn't known."""
 
 
+Taker = Callable[[bytes], bool]
+"""Takes a read as it came, if it is one whole chunk like those before it; else False, and nothing was done."""
+
+
 class ResponseSink(Protocol):
     """Called in this order: head, data*, end; end is called exactly once, and last.
 
@@ -51,11 +56,12 @@ class ResponseSink(Protocol):
         """The response's head is complete (1xx are swallowed)."""
         ...
 
-    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
+    def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
         """Bytes as read after the head, and the decoded body in them.
 
         ``whole``: ``wire`` ends between two chunks (always true when not chunked). ``last``: it ends the response,
-        and with chunked framing its last bytes are the terminal chunk.
+        and with chunked framing its last bytes are the terminal chunk. Returned may be what is asked to take the next
+        reads first, as long as they begin and end between two chunks; any other call of ``data`` names it anew.
         """
         ...
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import httptools
 
 from forebay.adapters.upstream.exchange import HttpExchange
-from forebay.ports.upstream import End, ResponseHead
+from forebay.domain.chunks import FRAMES, FRAMES_END
+from forebay.ports.upstream import End, ResponseHead, Taker
 
 if TYPE_CHECKING:
     from forebay.adapters.upstream.client import Origin
@@ -25,19 +26,6 @@ HEAD_BYTES_MAX = 64 * 1024
 CHUNKS_BEGIN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 CHUNK_SIZES = {form % size: size for size in range(1, 0x1000) for form in (b"%x", b"%X")}
 """Sizes of usual chunks as they are written; anything else is the parser's to read."""
-
-
-def _frame(read_bytes: int) -> tuple[tuple[bytes, ...], int]:
-    """How a read of so many bytes begins if it is one whole chunk, and where the chunk's data begin in it."""
-    for digits in (1, 2, 3):
-        size = read_bytes - digits - 4
-        if size > 0 and len(b"%x" % size) == digits:
-            return (b"%x\r\n" % size, b"%X\r\n" % size), digits + 2
-    return (), 0
-
-
-FRAMES = [_frame(read_bytes) for read_bytes in range(0x1000)]
-FRAMES_END = len(FRAMES)
 
 
 def _to_nobody(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -63,6 +51,7 @@ class EngineConnection(asyncio.Protocol):
         "_parts",
         "_phase",
         "_raw_head",
+        "_taker",
         "_whole",
         "exchange",
         "idle_since_s",
@@ -79,7 +68,8 @@ class EngineConnection(asyncio.Protocol):
         self.exchange: HttpExchange | None = None
         self.idle_since_s = 0.0
         self.used = 0
-        self._hand_data: Callable[[bytes, bytes, bool, bool], None] = _to_nobody
+        self._hand_data: Callable[[bytes, bytes, bool, bool], Taker | None] = _to_nobody
+        self._taker: Taker | None = None  # of whole chunks, without looking into them here; only while `_whole`
         self._parts: list[bytes] = []
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
@@ -133,6 +123,7 @@ class EngineConnection(asyncio.Protocol):
         """The exchange is over: nothing that still comes is for its sink."""
         self.exchange = None
         self._whole = False
+        self._taker = None
         self._hand_data = _to_nobody
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -158,20 +149,26 @@ class EngineConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on what came, and what it decodes to."""
+        taker = self._taker  # in a name first: calling a slot straight is slower
+        if taker is not None and taker(data):
+            return
         if self._whole:
             size = len(data)
             if size < FRAMES_END:
                 frame, begin = FRAMES[size]
                 if data.startswith(frame) and data[-2:] == b"\r\n":
                     # One whole chunk, as most reads of a stream are: the parser would be where it is now, so it isn't asked.
-                    hand = self._hand_data  # in a name first: calling a slot straight is slower
-                    hand(data, data[begin:-2], True, False)
+                    self._renew(self._hand_data(data, data[begin:-2], True, False))
                     return
             if self._parser_asleep and self._take_chunks(data):
                 return
         elif not self._phase and self._take_known(data):
             return
         self._parse(data)
+
+    def _renew(self, taker: Taker | None) -> None:
+        """The next whole chunks are for ``taker``, unless the exchange has ended meanwhile."""
+        self._taker = taker if self._whole else None
 
     def _take_known(self, data: bytes) -> bool:
         """Do without the parser if ``data`` is a head that is known, with a whole body of known length or any part of chunks."""
@@ -222,7 +219,7 @@ class EngineConnection(asyncio.Protocol):
             parts.append(data[begin:end])
             at = end + 2
         exchange = self.exchange
-        self._hand_data(data, parts[0] if len(parts) == 1 else b"".join(parts), True, last)
+        self._renew(self._hand_data(data, parts[0] if len(parts) == 1 else b"".join(parts), True, last))
         if last and exchange is not None and self.exchange is exchange:
             self._release(exchange)
         return True
@@ -259,7 +256,7 @@ class EngineConnection(asyncio.Protocol):
         parts.clear()
         complete = self._complete
         whole = self._whole = self._chunked and self._between_chunks and data.endswith(b"\r\n")
-        self._hand_data(data, body, whole or not self._chunked, complete)
+        self._renew(self._hand_data(data, body, whole or not self._chunked, complete))
         if complete and self.exchange is exchange:
             self._release(exchange)
 
