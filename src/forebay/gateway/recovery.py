@@ -22,6 +22,8 @@ RETRIES_MAX = 2
 """Tries after the first, each on a replica not tried before."""
 ENGINE_RETRY_AFTER_S = 5.0
 """World seconds a client is asked to wait after engines failed its request."""
+APART_BYTES_MIN = 64 * 1024
+"""A body from this size on isn't copied behind its head to be sent."""
 HOSTS_MAX = 4096
 
 _RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
@@ -67,6 +69,7 @@ class Recovery(Ending, ABC):
 
     def _send(self) -> None:
         url, request, body, pool = self._replica_url, self._request, self._body, self._pool
+        apart = len(body) >= APART_BYTES_MIN
         wire = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
             pool.base,
             self._target,
@@ -75,10 +78,10 @@ class Recovery(Ending, ABC):
             pool.head,
             self._request_id,
             len(body),
-            body,
+            b"" if apart else body,
         )
         try:
-            self._exchange = self._context.upstream.send(url, wire, self)
+            self._exchange = self._context.upstream.send(url, wire, self, body=body if apart else b"")
         except ValueError as error:  # an address that is none: another replica may have one
             self._failed(End.CONNECT_FAILED, str(error))
             return

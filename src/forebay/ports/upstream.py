@@ -110,10 +110,17 @@ class Upstream(Protocol):
     """Sends requests to engines, over connections kept alive per engine within a bound."""
 
     def send(
-        self, url: str, request: bytes, sink: ResponseSink, timeout_s: float | None = None, more: BodySource | None = None
+        self,
+        url: str,
+        request: bytes,
+        sink: ResponseSink,
+        timeout_s: float | None = None,
+        more: BodySource | None = None,
+        body: bytes = b"",
     ) -> Exchange:
         """Send a whole HTTP/1.1 ``request`` (head and body) to the engine at ``url`` (``http://host:port``).
 
+        ``body``: a large one, that is not copied behind its head; ``request`` is only the head then.
         ``timeout_s`` (real seconds) bounds connect to end; None leaves the time to the caller. ``more``: the request is
         only the beginning of one. It goes over a connection of its own, so that it is never begun on one that has gone stale.
         """

@@ -94,11 +94,17 @@ class HttpUpstream:
         self._idle_timer: asyncio.TimerHandle | None = None
 
     def send(
-        self, url: str, request: bytes, sink: ResponseSink, timeout_s: float | None = None, more: BodySource | None = None
+        self,
+        url: str,
+        request: bytes,
+        sink: ResponseSink,
+        timeout_s: float | None = None,
+        more: BodySource | None = None,
+        body: bytes = b"",
     ) -> Exchange:
         """Send ``request`` to ``url``; the sink is never called before this returns. Raises ValueError on an address that isn't one."""
         origin = self._origins.get(url) or self._remember(url)
-        exchange = HttpExchange(self, origin, request, sink)
+        exchange = HttpExchange(self, origin, request, sink, body)
         self.live.add(exchange)
         if timeout_s is not None:
             exchange.timer = self.loop.call_later(timeout_s, exchange.expire)

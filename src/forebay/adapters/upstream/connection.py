@@ -105,7 +105,10 @@ class EngineConnection(asyncio.Protocol):
         self.used += 1
         if exchange.paused:
             self.transport.pause_reading()
-        self.transport.write(exchange.request)
+        if exchange.body:
+            self.transport.writelines((exchange.request, exchange.body))
+        else:
+            self.transport.write(exchange.request)
         if exchange.more is not None:
             exchange.more.wanted()
 

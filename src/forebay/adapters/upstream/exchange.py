@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 class HttpExchange:
     """One request under way, from ``send`` to ``end``: while connecting it has a task, then a connection."""
 
-    __slots__ = ("connection", "head_only", "more", "origin", "paused", "request", "sink", "task", "timer", "upstream")
+    __slots__ = ("body", "connection", "head_only", "more", "origin", "paused", "request", "sink", "task", "timer", "upstream")
 
-    def __init__(self, upstream: "HttpUpstream", origin: "Origin", request: bytes, sink: ResponseSink) -> None:
+    def __init__(self, upstream: "HttpUpstream", origin: "Origin", request: bytes, sink: ResponseSink, body: bytes) -> None:
         self.upstream = upstream
         self.origin = origin
         self.request = request
+        self.body = body
+        """What of the request is not in it."""
         self.sink: ResponseSink | None = sink
         self.connection: EngineConnection | None = None
         self.task: asyncio.Task[None] | None = None
@@ -75,7 +77,7 @@ class HttpExchange:
         if sink is None:
             return
         self.sink = self.connection = self.task = None
-        self.request = b""
+        self.request = self.body = b""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
