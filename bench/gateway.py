@@ -99,6 +99,7 @@ async def gateway_main(engine_port: int, sequences: int) -> None:
 
     from forebay.adapters.clock import LoopClock, RandomIds
     from forebay.adapters.upstream import HttpUpstream
+    from forebay.app import process
     from forebay.gateway.service import Gateway, static_roster
     from forebay.spec.types import DEFAULT_TIERS, EngineKind, Limits, Model, Pool, Spec
 
@@ -119,7 +120,9 @@ async def gateway_main(engine_port: int, sequences: int) -> None:
         for pool in roster.pools
     ]
     gateway.apply(type(roster)(roster.term, roster.version, roster.lease_s, tuple(pools)))
-    print(await gateway.start("127.0.0.1", 0), flush=True)
+    port = await gateway.start("127.0.0.1", 0)
+    process.settle()
+    print(port, flush=True)
     await asyncio.Event().wait()
 
 

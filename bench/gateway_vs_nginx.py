@@ -140,6 +140,7 @@ class NoSink:
 async def gateway_main(engine_port: int) -> None:
     from forebay.adapters.clock import LoopClock, RandomIds
     from forebay.adapters.upstream import HttpUpstream
+    from forebay.app import process
     from forebay.gateway.service import Gateway, static_roster
     from forebay.spec.types import DEFAULT_TIERS, EngineKind, Model, Pool, Spec
 
@@ -150,7 +151,9 @@ async def gateway_main(engine_port: int) -> None:
     # More slots than streams: the bench measures the relay, not the queue.
     wide = [_wide(pool) for pool in roster.pools]
     gateway.apply(type(roster)(roster.term, roster.version, roster.lease_s, tuple(wide)))
-    print(await gateway.start("127.0.0.1", 0), flush=True)
+    port = await gateway.start("127.0.0.1", 0)
+    process.settle()
+    print(port, flush=True)
     await asyncio.Event().wait()
 
 

@@ -37,6 +37,7 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, certificate.context if certificate else None)
     link = gateway_wiring.gateway_link(system, host, int(port))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
+    process.settle()
     marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
     linking = asyncio.create_task(link.run(), name="link")
     watching = _watching(certificate)
@@ -71,6 +72,7 @@ async def _standalone(spec: Spec, opened: socket.socket, certificate: Certificat
     system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, certificate.context if certificate else None)
     system.gateway.apply(static_roster(spec))
     await system.gateway.start_on(opened)
+    process.settle()
     watching = _watching(certificate)
     url = listening.url(opened, certificate is not None)
     if ready_file is not None:

@@ -13,7 +13,7 @@ from forebay.gateway import bounds
 from forebay.gateway.answers import JSON, TOO_MANY_CONNECTIONS, ErrorReply, simple_head
 from forebay.gateway.dialects import error_body
 from forebay.gateway.reader import BETWEEN, HEAD, Intake, RequestReader, no_peek
-from forebay.gateway.repeats import SeenHead, seen_head
+from forebay.gateway.repeats import SeenHead, SeenHeads
 from forebay.gateway.request import Peek, Reply, Request
 from forebay.spec.types import Limits
 
@@ -44,6 +44,7 @@ class HttpServer(Intake):
         self.spread = spread
         self.connections: set[ClientConnection] = set()
         self.tls = tls
+        self.heads = SeenHeads()
         self.closing = False
         """No connection is kept alive any more."""
         self._server: asyncio.Server | None = None
@@ -329,7 +330,7 @@ class ClientConnection(asyncio.Protocol):
         whole = reader.whole
         if whole is not None or self._refused is not None:
             if fresh and whole is not None and reader.repeats and not reader.phase and not self._unread:
-                self._seen = seen_head(data, whole, server.limits)
+                self._seen = server.heads.of(data, whole, server.limits)
             self._advance()
 
     def _feed(self, data: bytes) -> None:

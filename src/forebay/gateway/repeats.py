@@ -11,6 +11,8 @@ from forebay.gateway.request import Request
 from forebay.spec.types import Limits
 
 LENGTH_DIGITS_MAX = 10
+SHARED_MAX = 256
+"""Heads that connections share; with so many they are all forgotten, though not by the connections that have them."""
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})\r\n", re.IGNORECASE)
 
 
@@ -47,6 +49,28 @@ class SeenHead:
         request.modern = first.modern
         request.keep_alive = first.keep_alive
         return request
+
+
+class SeenHeads:
+    """What the connections of one server know heads by: clients of one kind send the same, and share it."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, bytes], SeenHead] = {}
+
+    def of(self, read: bytes, request: Request, limits: Limits) -> SeenHead | None:
+        """How to know the head of ``request`` again; see `seen_head`."""
+        seen = seen_head(read, request, limits)
+        if seen is None:
+            return None
+        known = self._known
+        shared = known.get((seen.before, seen.after))
+        if shared is None:
+            if len(known) >= SHARED_MAX:
+                known.clear()
+            shared = known[seen.before, seen.after] = seen
+        return shared
 
 
 def seen_head(read: bytes, request: Request, limits: Limits) -> SeenHead | None:
