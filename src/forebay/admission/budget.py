@@ -64,8 +64,6 @@ class Replica:
         """Who alone of its lane and less important ones may be let in…"""
         self.kept_index = NOT_KEPT
         """…and the index of that lane."""
-        self.freed_seq = 0
-        """The change at which something was last freed."""
         self.preemptible = 0
         """Permits of preemptible requests."""
         self.courteous = False

@@ -157,9 +157,10 @@ class Replicas:
         for replica in candidates:
             if best is not None and replica.rank >= best.rank:
                 continue
-            if replica is not first and replica.listed and replica.id not in excluded and replica.fits(ticket):
-                if self._spares(replica, ticket, now_s):
-                    best = replica
+            if replica is first or not replica.listed or replica.id in excluded:
+                continue
+            if replica.fits(ticket) and self._spares(replica, ticket, now_s):
+                best = replica
         return best
 
     def _soonest(self, ticket: Ticket, candidates: Collection[Replica], now_s: float) -> Replica | None:
@@ -184,7 +185,7 @@ class Replicas:
         return None
 
     def _spares(self, replica: Replica, ticket: Ticket, now_s: float) -> bool:
-        """Whether this is a moment for ``ticket``, which fits on ``replica``; if not, it is one at the latest when prompts are prefilled."""
+        """Whether this is a moment for ``ticket``, which fits on ``replica``. If not, prompts that are prefilled elsewhere are news."""
         lane = ticket.lane
         if not lane.preemptible or not self.courteous or lane.owed_tokens > 0:
             return True

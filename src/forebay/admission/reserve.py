@@ -15,7 +15,7 @@ DEMAND_TAU_S = 30.0
 """Time constant of the measured demand: what came this long ago counts 1/e."""
 BUSY_MIN = 0.01
 """Demand that keeps less than this of a replica busy is gone."""
-PATIENCE_S = 0.5
+PATIENCE_S = 0.6
 """Seconds until the next clear replica that a wholly idle replica may accept; one with no idle places accepts none."""
 
 
