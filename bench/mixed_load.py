@@ -1,11 +1,12 @@
 """Interactive and batch on one pool at more than it can serve: what interactive keeps, and what batch gets of the rest. Usage:
 
-    .venv/bin/python bench/mixed_load.py [--seconds 90] [--profile llama-3.1-70b-fp8-2xh100] [--seed 1] [--json PATH]
+    .venv/bin/python bench/mixed_load.py [--seconds 90] [--seeds 1,2,3,4] [--replicas 2] [--profile llama-3.1-70b-fp8-2xh100] [--json PATH]
 
-The unmodified gateway over two emulated engines in a virtual world, so the machine's speed does not matter. Four runs with the same
+The unmodified gateway over emulated engines in a virtual world, so the machine's speed does not matter. Four cases with the same
 arrivals: interactive alone at 60 % of what the replicas serve at their SLO, batch alone at 200 % (what the fleet can do at most),
 both (60 % and 70 %), and both with what the queue does for interactive switched off: batch declared as a second tier that is not
-preemptible. Interactive answers are streams and the time to their first byte is the client's; batch answers come whole.
+preemptible. Interactive answers are streams and the time to their first byte is the client's; batch answers come whole. Each prompt
+begins with words of its own, since emulated engines cache no prefixes. Quantiles are over all seeds, as one has 500 requests a minute.
 """
 
 import argparse
@@ -29,7 +30,6 @@ from forebay.testing.ids import CountingIds
 from forebay.testing.loop import run
 from forebay.testing.raw_client import RawClient
 
-REPLICAS = 2
 TTFT_S, ITL_S = 1.0, 0.05
 PROMPT_TOKENS, OUTPUT_TOKENS = 1000, 200
 KEYS = {"interactive": "sk-interactive", "batch": "sk-batch-work"}
@@ -41,7 +41,12 @@ class Tally:
     def __init__(self) -> None:
         self.ttft_s: list[float] = []
         self.completed = self.refused = self.other = 0
-        self.work_tokens = 0
+
+    def add(self, other: "Tally") -> None:
+        self.ttft_s += other.ttft_s
+        self.completed += other.completed
+        self.refused += other.refused
+        self.other += other.other
 
     def row(self, measured_s: float) -> dict[str, float]:
         ordered = sorted(self.ttft_s)
@@ -58,7 +63,8 @@ async def one(port: int, clock: LoopClock, tier: str, prompt: int, output: int, 
     client = await RawClient.connect(port)
     at_s = clock.now_s()
     stream = tier == "interactive"
-    body = {"model": "m", "messages": [{"role": "user", "content": "word" * prompt}], "max_tokens": output, "ignore_eos": True}
+    words = (f"{tier} {at_s:.9f} " + "word" * prompt)[: 4 * prompt]
+    body = {"model": "m", "messages": [{"role": "user", "content": words}], "max_tokens": output, "ignore_eos": True}
     client.send("/v1/chat/completions", body | {"stream": stream}, {"authorization": f"Bearer {KEYS[tier]}", "connection": "close"})
     try:
         head = await client.head()
@@ -81,10 +87,14 @@ async def one(port: int, clock: LoopClock, tier: str, prompt: int, output: int, 
         tally.other += status != 429
 
 
-async def play(profile_name: str, shares: dict[str, float], seconds: float, seed: int, preemptible: bool) -> dict[str, dict[str, float]]:
+Result = tuple[dict[str, Tally], dict[str, float]]
+"""By tier, and what else is counted."""
+
+
+async def play(profile_name: str, replica_count: int, shares: dict[str, float], seconds: float, seed: int, preemptible: bool) -> Result:
     profile = PROFILES[profile_name]
     clock = LoopClock()
-    engines = [EngineServer(profile, "m", clock, seed=f"{seed}/{number}") for number in range(REPLICAS)]
+    engines = [EngineServer(profile, "m", clock, seed=f"{seed}/{number}") for number in range(replica_count)]
     capacity = roster_capacity(profile, TTFT_S, ITL_S)
     replicas = tuple([RosterReplica(f"r{n}", f"http://127.0.0.1:{await e.start('127.0.0.1', 0)}", capacity) for n, e in enumerate(engines)])
     tiers = tuple(msgspec.structs.replace(tier, preemptible=tier.preemptible and preemptible) for tier in DEFAULT_TIERS)
@@ -93,7 +103,7 @@ async def play(profile_name: str, shares: dict[str, float], seconds: float, seed
     gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(seed), ListSink(), "gw")
     port = await gateway.start("127.0.0.1", 0)
     gateway.apply(Roster(1, 1, 10.0, (RosterPool("p", replicas),)))
-    rate = REPLICAS * at_slo(profile, PROMPT_TOKENS, OUTPUT_TOKENS, TTFT_S, ITL_S).requests_per_s
+    rate = replica_count * at_slo(profile, PROMPT_TOKENS, OUTPUT_TOKENS, TTFT_S, ITL_S).requests_per_s
     tallies = {tier: Tally() for tier in KEYS}
     counts = (seconds / 3, seconds)
 
@@ -109,20 +119,36 @@ async def play(profile_name: str, shares: dict[str, float], seconds: float, seed
     tasks = [asyncio.ensure_future(arrivals(tier, share)) for tier, share in shares.items() if share]
     await clock.sleep_until(seconds)
     gateway.check()
-    rows = {tier: tally.row(counts[1] - counts[0]) for tier, tally in tallies.items() if shares.get(tier)}
-    meter = gateway.desk.pools["p"].meters["batch"]
-    if "interactive" in rows:
-        waits = gateway.desk.pools["p"].meters["interactive"].queue_wait
-        rows["interactive"]["lane_wait_mean_s"] = round(waits.sum_s / max(1, sum(waits.counts)), 4)
-    if "batch" in rows:
-        rows["batch"]["requeued"] = meter.requeued
-    rows["engines"] = {"preemptions": sum(engine.stats.preemptions.value for engine in engines)}
+    meters = gateway.desk.pools["p"].meters
+    waits = meters["interactive"].queue_wait
+    counted = {
+        "interactive lane wait s": waits.sum_s,
+        "interactive started": sum(waits.counts),
+        "batch requeued": meters["batch"].requeued,
+        "engine preemptions": sum(engine.stats.preemptions.value for engine in engines),
+    }
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await gateway.close()
     for engine in engines:
         await engine.stop()
+    return {tier: tally for tier, tally in tallies.items() if shares.get(tier)}, counted
+
+
+def pooled(results: list[Result], measured_s: float) -> dict[str, dict[str, float]]:
+    """One row by tier over all seeds; rates are means."""
+    tallies = results[0][0]
+    for more, _ in results[1:]:
+        for tier, tally in more.items():
+            tallies[tier].add(tally)
+    rows = {tier: tally.row(measured_s * len(results)) for tier, tally in tallies.items()}
+    sums = {name: sum(counted[name] for _, counted in results) for name in results[0][1]}
+    if "interactive" in rows:
+        rows["interactive"]["lane_wait_mean_s"] = round(sums["interactive lane wait s"] / max(1, sums["interactive started"]), 4)
+    if "batch" in rows:
+        rows["batch"]["requeued"] = sums["batch requeued"]
+    rows["engines"] = {"preemptions": sums["engine preemptions"]}
     return rows
 
 
@@ -130,13 +156,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--profile", default="llama-3.1-70b-fp8-2xh100", choices=list(PROFILES))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", action="store_true", help="only both together")
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2, 3, 4], metavar="N,…")
+    parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--json", metavar="PATH")
     args = parser.parse_args()
-    if args.only:
-        print(json.dumps(run(lambda: play(args.profile, {"interactive": 0.6, "batch": 0.7}, args.seconds, args.seed, True))))
-        return
     cases = {
         "interactive alone": ({"interactive": 0.6}, True),
         "batch alone": ({"batch": 2.0}, True),
@@ -145,7 +168,11 @@ def main() -> None:
     }
     results = {}
     for name, (shares, preemptible) in cases.items():
-        results[name] = run(lambda: play(args.profile, shares, args.seconds, args.seed, preemptible))  # noqa: B023
+        played = [
+            run(lambda: play(args.profile, args.replicas, shares, args.seconds, seed, preemptible))  # noqa: B023
+            for seed in args.seeds
+        ]
+        results[name] = pooled(played, args.seconds * 2 / 3)
         print(name, json.dumps(results[name]), flush=True)
     alone, both = results["interactive alone"]["interactive"], results["both"]
     left = results["batch alone"]["batch"]["per_s"] - both["interactive"]["per_s"]

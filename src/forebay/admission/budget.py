@@ -21,6 +21,13 @@ RESERVE = 0.04
 """Share of the slots and the KV that preemptible work leaves free while others come, so that few of it have to give their place up."""
 BACKFILL_PREFILL = 0.1
 """Share of the prefill budget that preemptible work may take then: what is outstanding is prefilled before the next prompt."""
+LAG_S = 0.03
+"""From sending a prompt to where a replica with nothing else to prefill begins it, to start with: HTTP, tokenising, the step under way."""
+LAG_S_MAX = 0.25
+LAG_GAIN = 1 / 16
+"""Of each error of a foreseen first token that the next lag takes over."""
+LOADED_S = 0.2
+"""How much later a first token may come on a replica that is empty instead of full: its next tokens come sooner."""
 NOT_KEPT = 1_000_000
 """More than any lane's index."""
 
@@ -41,18 +48,22 @@ class Replica:
         self.worst_tokens = 0
         """Sum of what every permit will hold at its end."""
         self.prefill_tokens = 0
-        """Uncached prompt tokens of permits without a first token."""
+        """Uncached prompt tokens of permits without a first token…"""
+        self.horizon_s = 0.0
+        """…and, while there are any, when they are foreseen to be prefilled."""
+        self.lag_s = LAG_S
+        """As first tokens have shown it."""
         self.chosen_seq = 0
         self.rank = (0.0, 0, 0)
         """Fraction of the tightest budget in use, streams, and when it was last chosen: the lowest is chosen first. As of ``weigh``."""
         self.standing = 0.0
-        """The same fraction without prefill, which passes. As of ``weigh``."""
+        """The same fraction without prefill, which passes. As of ``weigh``…"""
+        self.loaded_s = 0.0
+        """…and what that is worth in seconds to the first token."""
         self.kept_for: Ticket | None = None
         """Who alone of its lane and less important ones may be let in…"""
         self.kept_index = NOT_KEPT
         """…and the index of that lane."""
-        self.freed_seq = 0
-        """The change at which something was last freed."""
         self.preemptible = 0
         """Permits of preemptible requests."""
         self.courteous = False
@@ -108,15 +119,19 @@ class Replica:
             prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
         outstanding = self.prefill_tokens
         if outstanding and outstanding + ticket.uncached - cached_tokens > prefill_tokens:
-            if not self.prefill_wanted:
-                self.prefill_wanted = True
-                self._wanting.append(self)
+            self.want_prefill()
             return False
         if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
             return False
         if self.worst_tokens + ticket.total <= kv_tokens:
             return True
         return self._fits_at_peak(ticket, kv_tokens)
+
+    def want_prefill(self) -> None:
+        """Somebody waits for prompts to be prefilled here: that is news from now on."""
+        if not self.prefill_wanted:
+            self.prefill_wanted = True
+            self._wanting.append(self)
 
     def short_of(self, ticket: Ticket) -> Shortage:
         """Which budget is missing for ``ticket`` now, the first that ``fits`` would find; for whoever asks, so nothing is remembered."""
@@ -210,14 +225,17 @@ class Replica:
         self.sequences += ticket.sequences
         self.held_tokens += ticket.prompt
         self.worst_tokens += ticket.total
+        per_s = self.capacity.prefill_tokens_per_s
+        begins_s = now_s + self.lag_s
+        if self.prefill_tokens and self.horizon_s > begins_s:
+            begins_s = self.horizon_s
+        self.horizon_s = ticket.prefilled_s = begins_s + ticket.uncached / per_s if per_s > 0 else now_s
         self.prefill_tokens += ticket.uncached
         self.preemptible += ticket.lane.preemptible
         if ticket.whole:
+            # Nothing tells of the first token of an answer that comes whole.
             if self.wholes:
                 self.reclaim(now_s)
-            # Nothing tells of the first token of an answer that comes whole: it is foreseen, after what is prefilled before it.
-            per_s = self.capacity.prefill_tokens_per_s
-            ticket.prefilled_s = now_s + self.prefill_tokens / per_s if per_s > 0 else now_s
             self.wholes.append(ticket)
         if self._peaks is not None:
             self._peaks.add(ticket)
@@ -237,7 +255,10 @@ class Replica:
         self._missing_tokens -= worst_tokens
         if self._missing_tokens <= 0:
             self._refused = None
-        self.prefill_tokens -= ticket.outstanding
+        if ticket.outstanding:
+            self.prefill_tokens -= ticket.outstanding
+            if self.capacity.prefill_tokens_per_s > 0:
+                self.horizon_s -= ticket.outstanding / self.capacity.prefill_tokens_per_s
         self.preemptible -= ticket.lane.preemptible
         ticket.emitted = ticket.outstanding = 0
         if ticket.spared:
@@ -266,8 +287,26 @@ class Replica:
             wholes.popleft()
         return found
 
+    def begun(self, ticket: Ticket, now_s: float) -> None:
+        """Its first token came: what was sent before it is prefilled too, since engines take prompts in their order."""
+        lag_s = self.lag_s + LAG_GAIN * (now_s - ticket.prefilled_s)
+        if 0.0 <= lag_s <= LAG_S_MAX:
+            self.lag_s = lag_s
+        wholes = self.wholes
+        while wholes and wholes[0].dispatched_s < ticket.dispatched_s:
+            before = wholes.popleft()
+            if before.replica is self and before.outstanding:
+                self.prefilled(before)
+        self.prefilled(ticket)
+        if self.prefill_tokens and self.capacity.prefill_tokens_per_s > 0:
+            self.horizon_s = now_s + self.prefill_tokens / self.capacity.prefill_tokens_per_s
+
+    def clear_in_s(self, now_s: float) -> float:
+        """In how many seconds nothing is foreseen to be left to prefill; 0: nothing is, or it should be done by now."""
+        return max(0.0, self.horizon_s - now_s) if self.prefill_tokens else 0.0
+
     def prefilled(self, ticket: Ticket) -> None:
-        """The first token came: the prompt is in the KV cache and waits for no prefill."""
+        """The prompt is in the KV cache and waits for no prefill."""
         self.prefill_tokens -= ticket.outstanding
         ticket.outstanding = 0
         if self._weighed:
@@ -309,6 +348,7 @@ class Replica:
         if share > load:
             load = share
         self.standing = load
+        self.loaded_s = LOADED_S * load
         if capacity.prefill_tokens:
             load += self.prefill_tokens / capacity.prefill_tokens
         self.rank = (load, len(self.permits), self.chosen_seq)

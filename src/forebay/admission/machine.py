@@ -114,11 +114,12 @@ class Admission:
         replicas = self._replicas
         if not lane.preemptible:
             pump.urgent_s = now_s
+            replicas.reserve.arrived_tokens += entry.uncached
             if not replicas.courteous:
                 replicas.be_courteous(True)
         goes_next = not waiting.count or not waiting.ahead(lane)
         if goes_next:
-            replica = replicas.choose(entry, replicas.listed) or pump.look_again(entry, now_s)
+            replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
             if replica is not None:
                 pump.start(entry, replica, now_s, effects)
                 return effects
@@ -140,7 +141,7 @@ class Admission:
         assert replica is not None
         entry.answered = True
         if entry.outstanding:
-            replica.prefilled(entry)
+            replica.begun(entry, now_s)
             if replica.prefill_wanted:
                 return self._freed_on(replica, now_s)
         return []
@@ -354,7 +355,7 @@ class Admission:
         effects: list[Effect] = []
         if not replica.listed:
             self._replicas.forget_if_idle(replica)
-        elif self._waiting.count and (replica.sequences < replica.capacity.sequences or replica.preemptible):
+        elif self._waiting.count and (replica.sequences < replica.capacity.sequences or replica.preemptible or self._replicas.held):
             self._pump.freed(replica)
             self._settle(now_s, effects)
         return effects

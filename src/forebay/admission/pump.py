@@ -50,6 +50,10 @@ class Pump:
         """Something was freed on ``replica``."""
         self._change += 1
         self._freed[replica] = None
+        if self.replicas.held:
+            # Where preemptible work waits for a better moment, that may be now, wherever something was freed.
+            self._freed.update(self.replicas.held)
+            self.replicas.held.clear()
 
     def all_changed(self) -> None:
         """Everything has to be looked at anew: there is another roster."""
@@ -59,10 +63,10 @@ class Pump:
         self._joined_before = self.waiting.last_seq
         self._keep_no_more()
 
-    def place(self, entry: Ticket) -> Replica | None:
+    def place(self, entry: Ticket, now_s: float) -> Replica | None:
         """Where it fits; None: nowhere, which is remembered."""
         known = entry.tried_seq >= self._freed_from
-        replica = self.replicas.choose(entry, self._freed if known else self.replicas.listed)
+        replica = self.replicas.choose(entry, self._freed if known else self.replicas.listed, now_s)
         if replica is None:
             entry.tried_seq = self._change
         return replica
@@ -70,7 +74,7 @@ class Pump:
     def look_again(self, entry: Ticket, now_s: float) -> Replica | None:
         """It fits nowhere: perhaps what is prefilled by now makes room; else that is remembered."""
         replicas = self.replicas
-        replica = replicas.choose(entry, replicas.listed) if replicas.wanting and self.reclaim(now_s) else None
+        replica = replicas.choose(entry, replicas.listed, now_s) if replicas.wanting and self.reclaim(now_s) else None
         if replica is None:
             entry.tried_seq = self._change
         return replica
@@ -132,7 +136,7 @@ class Pump:
                 return head
             if not self._some_came_back and not self._open(self.replicas.listed if fresh else self._freed):
                 break
-            replica = self.place(head)
+            replica = self.place(head, now_s)
             if replica is not None:
                 self.start(head, replica, now_s, effects)
             elif not self.preempt(head, now_s, effects) and not (self._looks_on() and self._pass(head, now_s, effects)):
@@ -195,7 +199,7 @@ class Pump:
             index = entry.lane.index
             if index >= bar:
                 continue
-            replica = self.place(entry)
+            replica = self.place(entry, now_s)
             if replica is not None:
                 for one in passed:
                     one.skips += one.lane.index <= index and not self._is_kept(one)

@@ -3,6 +3,9 @@
 A roster is the whole truth about who may get new permits; permits that were given are the gateway's own truth, and
 outlive the roster they were given under.
 
+A request that is not preemptible goes where its first token is foreseen soonest; others go where there is most room, at a moment at which
+enough is left clear (`reserve`).
+
 A request whose prompt begins as one before it goes where that was sent, if that saves more prefill than waits there, and only within
 `LOAD_BOUND` of the load it would go to otherwise: a beginning that everybody shares fills no replica before the others.
 """
@@ -14,6 +17,7 @@ from operator import attrgetter
 from forebay.admission.budget import Replica, could_ever_fit
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import PrefixIndex
+from forebay.admission.reserve import Reserve
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Usage
@@ -57,6 +61,11 @@ class Replicas:
         """Preemptible work leaves a reserve for others."""
         self.wanting: list[Replica] = []
         """Replicas that refused somebody for want of prefill tokens since something was freed on them."""
+        self.held: dict[Replica, None] = {}
+        """Replicas on which preemptible work would fit, and waits for a better moment…"""
+        self._held_at_s = -math.inf
+        """…as of this time."""
+        self.reserve = Reserve()
         self._unweighed: list[Replica] = []
         """Replicas whose rank is not that of their permits now: where there is no choice, nobody weighs."""
         self.prefixes = PrefixIndex()
@@ -86,6 +95,7 @@ class Replicas:
             (capacity.decode_tokens_per_s / capacity.sequences for capacity in self._capacities if capacity.sequences), default=0.0
         )
         self.be_courteous(self.courteous)
+        self.held.clear()
         self.posture = roster.posture
         expected_s = roster.next_ready_in_s
         self.ready_at_s = None if expected_s is None else now_s + expected_s
@@ -122,14 +132,17 @@ class Replicas:
                 return replica
         return None
 
-    def choose(self, ticket: Ticket, candidates: Collection[Replica], *, by_prefix: bool = True) -> Replica | None:
-        """The least loaded of ``candidates`` where it fits, or None; the least loaded has most of its tightest budget free.
+    def choose(self, ticket: Ticket, candidates: Collection[Replica], now_s: float, *, by_prefix: bool = True) -> Replica | None:
+        """Of ``candidates`` where it fits, the one with the soonest first token, or for preemptible work the least loaded; or None.
 
-        Among equals: the one with the fewest streams, then the one chosen longest ago, so that equal replicas share. ``by_prefix``: one
-        that has its prompt's beginning goes before, where its first token comes sooner there and it is not much more loaded.
+        The least loaded has most of its tightest budget free. Among equals: the one with the fewest streams, then the one chosen longest
+        ago, so that equal replicas share. ``by_prefix``: one that has its prompt's beginning goes before, where its first token comes
+        sooner there and it is not much more loaded.
         """
         if by_prefix and ticket.prefix is not None:
-            return self._nearest(ticket, candidates)
+            return self._nearest(ticket, candidates, now_s)
+        if not ticket.lane.preemptible and len(candidates) > 1:
+            return self._soonest(ticket, candidates, now_s)
         excluded = ticket.excluded
         if len(candidates) == 1:
             first: Replica | None = next(iter(candidates))
@@ -138,19 +151,59 @@ class Replicas:
             while unweighed:
                 unweighed.pop().weigh()
             first = min(candidates, key=_RANK, default=None)
-        if first is None or (first.listed and first.id not in excluded and first.fits(ticket)):
+        if first is None or (first.listed and first.id not in excluded and first.fits(ticket) and self._spares(first, ticket, now_s)):
             return first
         best: Replica | None = None
         for replica in candidates:
             if best is not None and replica.rank >= best.rank:
                 continue
-            if replica is not first and replica.listed and replica.id not in excluded and replica.fits(ticket):
+            if replica is first or not replica.listed or replica.id in excluded:
+                continue
+            if replica.fits(ticket) and self._spares(replica, ticket, now_s):
                 best = replica
         return best
 
-    def _nearest(self, ticket: Ticket, candidates: Collection[Replica]) -> Replica | None:
-        """Of the least loaded and those that have some of its prompt: where least is prefilled before its first token."""
-        best = self.choose(ticket, candidates, by_prefix=False)
+    def _soonest(self, ticket: Ticket, candidates: Collection[Replica], now_s: float) -> Replica | None:
+        """Where the wait for prompts sent before, and a little for how full it is, is least; among equals as by rank."""
+        unweighed = self._unweighed
+        while unweighed:
+            unweighed.pop().weigh()
+        first: Replica | None = None
+        soonest_s = math.inf
+        for replica in candidates:
+            first_s = replica.loaded_s
+            if replica.prefill_tokens and replica.horizon_s > now_s:
+                first_s += replica.horizon_s - now_s
+            if first_s < soonest_s or (first_s == soonest_s and first is not None and replica.rank < first.rank):
+                first, soonest_s = replica, first_s
+        excluded = ticket.excluded
+        if first is None or (first.listed and first.id not in excluded and first.fits(ticket)):
+            return first
+        for replica in sorted(candidates, key=lambda one: (one.loaded_s + one.clear_in_s(now_s), one.rank)):
+            if replica is not first and replica.listed and replica.id not in excluded and replica.fits(ticket):
+                return replica
+        return None
+
+    def _spares(self, replica: Replica, ticket: Ticket, now_s: float) -> bool:
+        """Whether this is a moment for ``ticket``, which fits on ``replica``. If not, prompts that are prefilled elsewhere are news."""
+        lane = ticket.lane
+        if not lane.preemptible or not self.courteous or lane.owed_tokens > 0:
+            return True
+        held = self.held
+        if replica in held and self._held_at_s == now_s:
+            return False
+        if self.reserve.spares(replica, self.listed, self.prefill_tokens_per_s, now_s):
+            return True
+        held[replica] = None
+        self._held_at_s = now_s
+        for other in self.listed:
+            if other.prefill_tokens:
+                other.want_prefill()
+        return False
+
+    def _nearest(self, ticket: Ticket, candidates: Collection[Replica], now_s: float) -> Replica | None:
+        """Of the one without regard to prefixes and those that have some of its prompt: where least is prefilled before its first token."""
+        best = self.choose(ticket, candidates, now_s, by_prefix=False)
         prefix = ticket.prefix
         if prefix is None or (best is not None and len(candidates) == 1) or not (levels := self.prefixes.levels(prefix.chain)):
             return best
@@ -169,7 +222,7 @@ class Replicas:
             cached = prefix.cached_tokens(_depth(levels, bit), uncached)
             tokens = replica.prefill_tokens + uncached - cached
             better = tokens < least or (tokens == least and best is not None and replica.rank < best.rank)
-            if better and replica.fits(ticket, cached):
+            if better and replica.fits(ticket, cached) and self._spares(replica, ticket, now_s):
                 best, least = replica, tokens
         return best
 

@@ -105,6 +105,9 @@ def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: f
     pace = lane.pace.tokens_per_s(now_s, True)
     declared_s = declared_wait_s(lanes, lane, share, (replica.capacity for replica in replicas.listed))
     roomiest = replicas.roomiest(ticket)
+    short_of = Shortage.REPLICA if roomiest is None else roomiest.short_of(ticket)
+    if short_of is Shortage.TURN and lane.preemptible and roomiest in replicas.held:
+        short_of = Shortage.PREFILL
     return Position(
         tier=lane.tier,
         waiting=True,
@@ -113,5 +116,5 @@ def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: f
         waited_s=now_s - ticket.arrived_s,
         starts_in_s=tokens / pace.value if isinstance(pace, Known) else declared_s,
         refused_in_s=max(0.0, ticket.deadline_s - now_s),
-        short_of=Shortage.REPLICA if roomiest is None else roomiest.short_of(ticket),
+        short_of=short_of,
     )

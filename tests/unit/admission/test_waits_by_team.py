@@ -2,6 +2,7 @@
 
 import pytest
 
+from forebay.admission.budget import LAG_S
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.machine import Admission
 from forebay.admission.outcomes import Refusal
@@ -129,9 +130,9 @@ def test_the_prefill_of_an_answer_that_comes_whole_is_foreseen_and_others_start_
     pool.arrive(0, "low", "t", Shape(800, 500), 0.0, whole=True)
     pool.arrive(1, "low", "t", Shape(100, 500), 0.0, whole=True)
     assert pool.arrive(2, "low", "t", Shape(300, 500), 0.0) == []
-    assert pool.next_deadline_s() == 8.0, "800 tokens at 100 a second"
+    assert pool.next_deadline_s() == 8.0 + LAG_S, "800 tokens at 100 a second"
     assert pool.advance(7.9) == []
-    assert [effect.ticket for effect in pool.advance(8.0)] == [2]
+    assert [effect.ticket for effect in pool.advance(8.0 + LAG_S)] == [2]
     pool.check()
-    assert len(pool.arrive(3, "low", "t", Shape(700, 5), 9.0)) == 1, "the second is prefilled too; the third will tell"
-    assert len(pool.arrive(4, "low", "t", Shape(1, 5), 9.0)) == 0
+    assert len(pool.arrive(3, "low", "t", Shape(700, 5), 9.0 + LAG_S)) == 1, "the second is prefilled too; the third will tell"
+    assert len(pool.arrive(4, "low", "t", Shape(1, 5), 9.0 + LAG_S)) == 0

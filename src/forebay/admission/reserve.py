@@ -1,0 +1,63 @@
+"""When preemptible work may start beside others: some replicas are kept clear of prompts for whatever comes next.
+
+An engine finishes the step it is in, so a prompt that came before is in the way of one that comes during it, however unimportant.
+No order in the queue helps there, but the choice of the moment does: a preemptible prompt goes to one replica while others are
+clear. How many, the others' own prompts tell: as many as these keep busy. Waiting for the moment costs little, until places stand
+empty: the more are idle, the longer the way to a clear replica may be.
+"""
+
+import math
+from collections.abc import Iterable
+
+from forebay.admission.budget import RESERVE, Replica
+
+DEMAND_TAU_S = 30.0
+"""Time constant of the measured demand: what came this long ago counts 1/e."""
+BUSY_MIN = 0.01
+"""Demand that keeps less than this of a replica busy is gone."""
+PATIENCE_S = 0.6
+"""Seconds until the next clear replica that a wholly idle replica may accept; one with no idle places accepts none."""
+
+
+class Reserve:
+    """What others than preemptible requests lately asked to have prefilled, and the replicas kept clear for that."""
+
+    __slots__ = ("_at_s", "_tokens_per_s", "arrived_tokens")
+
+    def __init__(self) -> None:
+        self.arrived_tokens = 0
+        """Uncached prompt tokens of requests that are not preemptible since anybody asked; whoever lets them in adds theirs."""
+        self._tokens_per_s = 0.0
+        self._at_s = -math.inf
+
+    def tokens_per_s(self, now_s: float) -> float:
+        """The demand as of ``now_s``; what came since the last question came evenly since then."""
+        passed_s = now_s - self._at_s
+        if passed_s > 0:
+            kept = math.exp(-passed_s / DEMAND_TAU_S)
+            spread_s = passed_s / (1 - kept) if kept else DEMAND_TAU_S
+            self._tokens_per_s = self._tokens_per_s * kept + self.arrived_tokens / spread_s
+            self.arrived_tokens = 0
+            self._at_s = now_s
+        return self._tokens_per_s
+
+    def replicas(self, listed: int, prefill_tokens_per_s: float, now_s: float) -> int:
+        """How many of ``listed`` replicas, each prefilling at this pace, are to be clear beside the one that takes preemptible work."""
+        if prefill_tokens_per_s <= 0:
+            return 0
+        busy = self.tokens_per_s(now_s) / prefill_tokens_per_s
+        return 0 if busy < BUSY_MIN else min(math.ceil(busy), listed - 1)
+
+    def spares(self, replica: Replica, listed: Iterable[Replica], prefill_tokens_per_s: float, now_s: float) -> bool:
+        """Whether preemptible work that fits on ``replica`` leaves enough of the ``listed`` ones clear, now or soon enough."""
+        clear_in_s = sorted([other.clear_in_s(now_s) for other in listed if other is not replica])
+        kept = self.replicas(len(clear_in_s) + 1, prefill_tokens_per_s, now_s)
+        return kept < 1 or clear_in_s[kept - 1] <= PATIENCE_S * idle_share(replica)
+
+
+def idle_share(replica: Replica) -> float:
+    """Fraction 0..1 of the slots or the KV of ``replica``, whichever is fuller, that preemptible work could have and nobody has."""
+    capacity = replica.capacity
+    taken = replica.sequences / capacity.sequences if capacity.sequences else 1.0
+    held = replica.held_tokens / capacity.kv_tokens if capacity.kv_tokens else 1.0
+    return max(0.0, 1.0 - RESERVE - max(taken, held))
