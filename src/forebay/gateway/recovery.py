@@ -149,7 +149,7 @@ class Recovery(Ending, ABC):
         """Something of an answer is out, and its replica goes on no more."""
         self._why = message
         stream = self._stream
-        if stream is not None and stream.trouble is None and stream.finishes >= (self._ask.n or 1):
+        if stream is not None and stream.finishes >= (self._ask.n or 1):
             self._conclude()
             return
         self._blame(message)
