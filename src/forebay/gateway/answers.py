@@ -87,6 +87,11 @@ def body_too_large(limit_bytes: int) -> ErrorReply:
     return ErrorReply(413, "invalid_request_error", None, f"The request's body is larger than {limit_bytes} bytes.")
 
 
+def too_much_framing(limit_bytes: int) -> ErrorReply:
+    """The body is not over its bound, but comes in so many chunks that they are."""
+    return ErrorReply(413, "invalid_request_error", None, f"The request's body comes in chunks of more than {limit_bytes} bytes together.")
+
+
 def unavailable(message: str, code: str, retry_after_s: float, status: int = 503) -> ErrorReply:
     """503: there is nothing to run it on now."""
     return ErrorReply(status, "service_unavailable", code, message, retry_after_s=retry_after_s)

@@ -82,7 +82,7 @@ class Gateway:
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
         self.desk = Desk(spec, clock, self._on_ejection)
         overflow.join(spec, self.desk, keys or {})
-        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread)
+        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
@@ -242,11 +242,13 @@ class Gateway:
 
     def _request_id(self, request: Request) -> bytes:
         """The client's own, or a fresh one (`_infer` has the same without the call)."""
-        request_id = request.facts.request_id
-        if not request_id:
-            self._requests += 1
-            request_id = b"%b-%x" % (self._request_prefix, self._requests)
-        return request_id
+        return self._named(request.facts.request_id)
+
+    def _named(self, own: bytes) -> bytes:
+        if own:
+            return own
+        self._requests += 1
+        return b"%b-%x" % (self._request_prefix, self._requests)
 
     def _peek(self, request: Request) -> Peek | None:
         """How to look into a large body: only those of requests that wait for a replica are taken."""
