@@ -94,12 +94,12 @@ class Recovery(Ending, ABC):
         elif self._open:
             self._broken(f"The engine's answer broke off ({end}).")
         elif end in _RETRYABLE:
-            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).")
+            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).", detail=detail)
         elif end is End.TIMEOUT:
-            self._blame("time out")
+            self._blame("It did not answer in time.")
             self._give_up(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
         else:
-            self._blame("no HTTP")
+            self._blame(f"Its answer is no HTTP ({detail}).")
             self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
 
     def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:
@@ -131,11 +131,11 @@ class Recovery(Ending, ABC):
         else:
             self._try_elsewhere(why, blame=False)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True) -> None:
-        """Back to the head of its lane; admission refuses it where no other replica is left."""
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "") -> None:
+        """Back to the head of its lane; admission refuses it where no other replica is left. ``detail``: what only the operator is told."""
         self._why = message
         if blame:
-            self._blame(message)
+            self._blame(f"{message} {detail}" if detail else message)
         if not self._may_retry():
             wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
             self._give_up(unavailable(message, "engines_failed", wait_s))
@@ -220,6 +220,7 @@ class Recovery(Ending, ABC):
 
     def _blame(self, why: str) -> None:
         """The replica failed this call by a fault of its own."""
+        self._context.failures.note(self._pool.name, self._replica, self._replica_url, why)
         self._context.desk.failed(self._pool, self._replica, why)
 
     def _forget_answer(self) -> None:

@@ -25,6 +25,7 @@ from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import MODELS, Catalogue, no_model
 from forebay.gateway.desk import Desk
+from forebay.gateway.failures import Failures
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
@@ -80,6 +81,7 @@ class Gateway:
         self.passed_heads = PassedHeads()
         self.retries = RetryBudget()
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
+        self.failures = Failures(clock, self._emit)
         self.desk = Desk(spec, clock, self._on_ejection)
         overflow.join(spec, self.desk, keys or {})
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
@@ -381,6 +383,7 @@ class Gateway:
     def _sweep(self) -> None:
         self._sweep_later()
         self.desk.sweep()
+        self.failures.sweep()
         if self._truncations:
             pool, why = self._truncation
             self._emit("streams_truncated", f"{self._truncations} streams were broken off; the last: {why}", pool)
