@@ -11,6 +11,7 @@ from forebay.adapters.log import LogSink
 from forebay.adapters.upstream import HttpUpstream
 from forebay.app.keys import spill_keys
 from forebay.gateway.link import Link
+from forebay.gateway.overflow import Ledger
 from forebay.gateway.service import Gateway
 from forebay.spec.types import Spec
 
@@ -25,13 +26,12 @@ class GatewaySystem(msgspec.Struct):
     chance: random.Random
 
 
-def gateway(spec: Spec, clock: LoopClock, name: str, tls: ssl.SSLContext | None = None) -> GatewaySystem:
+def gateway(spec: Spec, clock: LoopClock, name: str, tls: ssl.SSLContext | None = None, ledger: Ledger | None = None) -> GatewaySystem:
     """Build the gateway's process. Raises BadInput for an API key of other people's engines that isn't in the environment."""
     upstream, sink = HttpUpstream(), LogSink()
     chance = random.Random(secrets.randbits(64))
-    return GatewaySystem(
-        Gateway(spec, clock, RandomIds(), upstream, chance, sink, name, tls, spill_keys(spec)), upstream, clock, sink, chance
-    )
+    built = Gateway(spec, clock, RandomIds(), upstream, chance, sink, name, tls, spill_keys(spec), ledger)
+    return GatewaySystem(built, upstream, clock, sink, chance)
 
 
 def gateway_link(system: GatewaySystem, host: str, port: int) -> Link:

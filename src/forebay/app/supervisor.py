@@ -154,9 +154,8 @@ class Supervisor:
                     raise ForebayError(words)
         if ready_file is not None:
             write_value(ready_file, running)
-        _say(
-            f"ready: each pool that keeps replicas has one\n  more by `forebay status`, `forebay explain` and the logs in {self.state / 'logs'}"
-        )
+        logs = self.state / "logs"
+        _say(f"ready: each pool that keeps replicas has one\n  more by `forebay status`, `forebay explain`, and in {logs}")
 
     def _stop(self) -> None:
         """The gateway first, so that streams finish while their engines live; then the controller with its engines."""

@@ -23,6 +23,7 @@ class Context(Protocol):
     chance: random.Random
     speed: float
     passed_heads: PassedHeads
+    foreign_heads: PassedHeads
     retries: RetryBudget
     held_ids: HeldIds
     failures: Failures

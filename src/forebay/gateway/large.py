@@ -108,9 +108,9 @@ class LargeCall(ResponsesCall):
             self._ask = msgspec.structs.replace(self._ask, stream=True)
         super().head(head)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "") -> None:
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
         if not self._begun:
-            super()._try_elsewhere(message, blame=blame, detail=detail)
+            super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid)
             return
         if blame:
             self._context.failures.note(self._pool.name, self._replica, self._replica_url, f"{message} {detail}".strip())

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.quotas import OverCap
+from forebay.admission.spill import SpillAdmission
 from forebay.gateway.answers import ErrorReply, chunk, retry_after_real_s, unavailable
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT, PATH, Translation
@@ -23,6 +24,8 @@ RETRIES_MAX = 2
 ENGINE_RETRY_AFTER_S = 5.0
 """World seconds a client is asked to wait after engines failed its request."""
 HOSTS_MAX = 4096
+FOREIGN_REQUEST = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\nuser-agent: forebay\r\n"
+"""What other people's engines are told in place of the client's own headers, which may say who it is, and more."""
 
 _RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
 
@@ -71,7 +74,7 @@ class Recovery(Ending, ABC):
             pool.base,
             self._target,
             _host(url),
-            request.facts.forwarded,
+            FOREIGN_REQUEST if pool.foreign else request.facts.forwarded,
             pool.head,
             self._request_id,
             len(body),
@@ -94,7 +97,9 @@ class Recovery(Ending, ABC):
         elif self._open:
             self._broken(f"The engine's answer broke off ({end}).")
         elif end in _RETRYABLE:
-            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).", detail=detail)
+            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).", detail=detail, paid=end is not End.CONNECT_FAILED)
+        elif self._pool.foreign:
+            self._try_elsewhere(f"The engine did not answer ({end}).", detail=detail)
         elif end is End.TIMEOUT:
             self._blame("It did not answer in time.")
             self._give_up(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
@@ -114,12 +119,12 @@ class Recovery(Ending, ABC):
             return
         self._drop_exchange()
         code = error.code if error is not None else None
-        if isinstance(code, int) and 400 <= code < 500 and code != 429:
+        if isinstance(code, int) and 400 <= code < 500 and code != 429 and not self._pool.foreign:
             reply = ErrorReply(code, (error and error.type) or "invalid_request_error", str(code), said, error.param if error else None)
             self._end(Outcome.REFUSED_BY_ENGINE, None)
             self._refuse(reply)
         else:
-            self._try_elsewhere(said, blame=code != 429)
+            self._try_elsewhere(said, blame=code != 429 or self._pool.foreign)
 
     def moved_from(self, replica: str, why: str) -> None:
         """``replica`` has stopped working: go on elsewhere if it runs there."""
@@ -131,12 +136,20 @@ class Recovery(Ending, ABC):
         else:
             self._try_elsewhere(why, blame=False)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "") -> None:
-        """Back to the head of its lane; admission refuses it where no other replica is left. ``detail``: what only the operator is told."""
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
+        """Back to the head of its lane; admission refuses it where no other replica is left.
+
+        ``detail``: what only the operator is told. ``paid``: other people's engines may charge for what they did.
+        """
         self._why = message
         if blame:
             self._blame(f"{message} {detail}" if detail else message)
-        if not self._may_retry():
+        admission = self._pool.admission
+        if isinstance(admission, SpillAdmission):
+            # It goes home, where it was not tried: that multiplies nothing, and needs no leave.
+            if paid:
+                admission.may_cost(self.ticket)
+        elif not self._may_retry():
             wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
             self._give_up(unavailable(message, "engines_failed", wait_s))
             return

@@ -70,6 +70,7 @@ class Gateway:
         name: str,
         tls: ssl.SSLContext | None = None,
         keys: Mapping[str, str] | None = None,
+        ledger: overflow.Ledger | None = None,
     ) -> None:
         self.spec = spec
         self.clock = clock
@@ -78,12 +79,12 @@ class Gateway:
         self.limits = spec.limits
         self.speed = clock.speed
         self.name = name
-        self.passed_heads = PassedHeads()
+        self.passed_heads, self.foreign_heads = PassedHeads(), PassedHeads(foreign=True)
         self.retries = RetryBudget()
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
         self.failures = Failures(clock, self._emit)
         self.desk = Desk(spec, clock, self._on_ejection)
-        overflow.join(spec, self.desk, keys or {})
+        overflow.join(spec, self.desk, keys or {}, self._emit, ledger)
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
@@ -95,8 +96,7 @@ class Gateway:
         self._urls: frozenset[str] = frozenset()
         self._sweeper: TimerHandle | None = None
         self._prober = Prober(upstream)
-        self._truncations = 0
-        self._truncation = ("", "")
+        self._truncations, self._truncation = 0, ("", "")
         self._light = Light(self)
         self.holders = self._light.holders
         self.records = Records(clock, partial(live, self.desk))

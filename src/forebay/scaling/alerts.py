@@ -10,7 +10,7 @@ BREACH_FOR_S = 60.0
 """An SLO missed for less is a blip."""
 IDS_NAMED_MAX = 3
 FULL_FOR_S = 10.0
-"""A pool of which there can be no more: what waits for so long is told. A trigger's patience spares replicas, and here there are none to spare."""
+"""A pool of which there can be no more: what waits for so long is told. Patience spares replicas, and here there are none to spare."""
 
 
 def starved(sight: Sight) -> bool:
