@@ -241,6 +241,28 @@ def test_anthropics_client(system):
         stranger.messages.create(model=MODEL, max_tokens=20, messages=MESSAGES)
 
 
+def test_anthropics_async_client_with_tools_and_a_client_that_leaves(system):
+    anthropic = pytest.importorskip("anthropic", reason="the anthropic client is not installed")
+    tools = [{"name": "level", "description": "of a gate", "input_schema": {"type": "object", "properties": {"gate": {"type": "string"}}}}]
+
+    async def main():
+        async with anthropic.AsyncAnthropic(base_url=system[0], api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client:
+            answer = await client.messages.create(model=MODEL, max_tokens=5, messages=MESSAGES, tools=tools, tool_choice={"type": "auto"})
+            stream = await client.messages.create(model=MODEL, max_tokens=10, messages=MESSAGES, tools=tools, stream=True)
+            kinds = [event.type async for event in stream]
+            left = await client.messages.create(model=MODEL, max_tokens=4000, messages=MESSAGES, stream=True)
+            async for _ in left:
+                break
+            await left.close()
+            return answer.usage.output_tokens, kinds
+
+    gone = metric(system, "forebay_requests_total", outcome="client_gone")
+    tokens, kinds = asyncio.run(main())
+    assert (tokens, kinds[0], kinds[-1], kinds.count("content_block_delta")) == (5, "message_start", "message_stop", 10)
+    wait_for(lambda: metric(system, "forebay_requests_total", outcome="client_gone") > gone)
+    wait_for(lambda: sum(running(url) for url in system[2]) == 0)
+
+
 @contextlib.contextmanager
 def encrypted(system, folder):
     """A gateway with a certificate of its own."""
