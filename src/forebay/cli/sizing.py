@@ -59,8 +59,8 @@ def _computed_per_s(pool: Pool) -> float | None:
 def _warnings(pool: Pool, computed: float | None, declared: float | None) -> list[str]:
     if pool.engine.kind == "attach" and pool.profile is None:
         return [
-            f"pools.{pool.name}: without a profile an engine that doesn't say so is taken to run {UNKNOWN_SEQUENCES} requests at once; "
-            "if it runs fewer, the rest waits inside it, where no tier goes first: name a profile, with its `sequences`"
+            f"pools.{pool.name}: without a profile an engine is taken to run {UNKNOWN_SEQUENCES} requests at once; if it runs fewer, the "
+            "rest waits inside it, where no tier goes first, until `forebay up` has seen how many: name a profile, with its `sequences`"
         ]
     if computed is None or pool.profile is None:
         return []
