@@ -177,6 +177,19 @@ def test_nobody_listens():
     with_engine(test, says(OK + b"ok"))
 
 
+def test_a_name_that_can_be_none_is_no_connection_and_not_waited_for():
+    """Its encoding raises UnicodeError, and no OSError: the exchange never ended."""
+
+    async def test():
+        upstream, sink = HttpUpstream(), Sink()
+        upstream.send("http://engine..example:80", GET, sink)
+        async with asyncio.timeout(5):
+            assert await sink.outcome() is End.CONNECT_FAILED
+        await upstream.close()
+
+    asyncio.run(test())
+
+
 def test_a_connection_is_used_again_and_ages():
     async def test(upstream, engine):
         for _ in range(5):

@@ -18,7 +18,7 @@ import openai
 import pytest
 
 pytestmark = pytest.mark.e2e
-WAIT_S = 20.0
+WAIT_S = 60.0
 MODEL = "tiny"
 MESSAGES = [{"role": "user", "content": "Tell me of the river. " * 20}]
 CONFIG = """
@@ -239,6 +239,71 @@ def test_anthropics_client(system):
         pytest.raises(anthropic.AuthenticationError),
     ):
         stranger.messages.create(model=MODEL, max_tokens=20, messages=MESSAGES)
+
+
+def test_anthropics_async_client_with_tools_and_a_client_that_leaves(system):
+    anthropic = pytest.importorskip("anthropic", reason="the anthropic client is not installed")
+    tools = [{"name": "level", "description": "of a gate", "input_schema": {"type": "object", "properties": {"gate": {"type": "string"}}}}]
+
+    async def main():
+        async with anthropic.AsyncAnthropic(base_url=system[0], api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client:
+            answer = await client.messages.create(model=MODEL, max_tokens=5, messages=MESSAGES, tools=tools, tool_choice={"type": "auto"})
+            stream = await client.messages.create(model=MODEL, max_tokens=10, messages=MESSAGES, tools=tools, stream=True)
+            kinds = [event.type async for event in stream]
+            left = await client.messages.create(model=MODEL, max_tokens=4000, messages=MESSAGES, stream=True)
+            async for _ in left:
+                break
+            await left.close()
+            return answer.usage.output_tokens, kinds
+
+    gone = metric(system, "forebay_requests_total", outcome="client_gone")
+    tokens, kinds = asyncio.run(main())
+    assert (tokens, kinds[0], kinds[-1], kinds.count("content_block_delta")) == (5, "message_start", "message_stop", 10)
+    wait_for(lambda: metric(system, "forebay_requests_total", outcome="client_gone") > gone)
+    wait_for(lambda: sum(running(url) for url in system[2]) == 0)
+
+
+def fault(system, **command):
+    """Have something go wrong on both engines."""
+    for url in system[2]:
+        asked = urllib.request.Request(f"{url}/emulator/fault", json.dumps(command).encode(), {"content-type": "application/json"})
+        urllib.request.urlopen(asked, timeout=WAIT_S).close()
+
+
+@pytest.fixture
+def slow(system):
+    """Engines that make a few tokens a second, so that an answer is not over before it is cut."""
+    fault(system, kind="slow", factor=500)
+    yield
+    fault(system, kind="clear")
+
+
+def test_a_response_that_is_cut_has_failed_and_its_client_is_told(client, system, slow):
+    """Nobody goes on with it, and a stream that just ended would be waited for for ever."""
+    with client.responses.create(model=MODEL, input="a", max_output_tokens=2000, stream=True) as stream:
+        events = []
+        for event in stream:
+            events.append(event)
+            if event.type == "response.output_text.delta" and len(events) < 10:
+                fault(system, kind="cut")
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.failed"
+    assert events[-1].response.status == "failed"
+    assert "broke off" in events[-1].response.error.message
+
+
+def test_a_message_that_is_cut_is_an_error_to_anthropics_client(system, slow):
+    anthropic = pytest.importorskip("anthropic", reason="the anthropic client is not installed")
+    with (
+        anthropic.Anthropic(base_url=system[0], api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client,
+        client.messages.stream(model=MODEL, max_tokens=2000, messages=MESSAGES) as stream,
+    ):
+        assert next(stream.text_stream)
+        fault(system, kind="cut")
+        with pytest.raises(anthropic.APIStatusError) as broken:
+            list(stream.text_stream)
+    assert broken.value.body["error"]["type"] == "api_error"
+    assert "broke off" in broken.value.body["error"]["message"]
 
 
 @contextlib.contextmanager

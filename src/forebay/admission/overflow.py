@@ -7,6 +7,7 @@ each request reserves what it may cost at most before it is sent, and is settled
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 CALM_S = 60.0
 """Long against the minute that a burst takes, short against the hour that a rung would be paid for."""
@@ -27,6 +28,10 @@ class Rung:
         self.calm_s = calm_s
         self.opened_total = 0
         self._open_until_s = self._held_until_s = float("-inf")
+
+    def stands(self, now_s: float) -> bool:
+        """Whether it was opened, and the calm that closes it has not passed."""
+        return now_s < self._open_until_s
 
     def is_open(self, now_s: float) -> bool:
         """Whether requests that would have to wait leave at once."""
@@ -79,6 +84,17 @@ class Budget:
         else:
             self._spent.append((minute, cost_usd))
         self._spent_usd += cost_usd
+
+    def kept(self, now_s: float) -> list[tuple[float, float]]:
+        """What must not be forgotten: (seconds ago, US dollars) of the last hour. What is reserved may be spent by the time it is read."""
+        used_usd = self.used_usd(now_s)
+        spent = [(now_s - minute * (HOUR_S / WINDOW_PARTS), usd) for minute, usd in self._spent]
+        return [*spent, (0.0, self._reserved_usd)] if used_usd else []
+
+    def restore(self, kept: Iterable[tuple[float, float]], now_s: float) -> None:
+        """Count what another process kept, before anything is spent here."""
+        for ago_s, usd in sorted(kept, reverse=True):
+            self.settle(0.0, usd, now_s - max(0.0, ago_s))
 
     def used_usd(self, now_s: float) -> float:
         """Spent within the last hour, and reserved now."""

@@ -5,6 +5,7 @@ is refused at once: whoever spills has waited already. After failures the place 
 """
 
 import math
+from collections.abc import Callable
 
 from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.fairness import TeamLoad
@@ -21,6 +22,12 @@ HOLD_OFF_S = 5.0
 HOLD_OFF_MAX_S = 300.0
 RETRY_AFTER_S = 10.0
 MILLION = 1e6
+OUTPUT_UNBOUNDED = 2**30
+"""A bound on the output as large as this is none: neither the client nor the model's context gives one."""
+
+
+def _nothing() -> None:
+    """Nobody keeps what is spent."""
 
 
 class SpillAdmission:
@@ -31,14 +38,17 @@ class SpillAdmission:
 
     def __init__(self, spill: Spill) -> None:
         self.spill = spill
-        priced = spill.prompt_usd_per_mtok + spill.output_usd_per_mtok > 0
-        self.budget = Budget(spill.usd_per_hour if priced else math.inf)
+        self.priced = spill.prompt_usd_per_mtok + spill.output_usd_per_mtok > 0
+        self.budget = Budget(spill.usd_per_hour if self.priced else math.inf)
         self.cached = Cached()
         """Nobody foresees what other people's engines have cached."""
         self.sent_total = self.failed_total = self.refused_total = 0
         self._reserved: dict[int, tuple[float, Shape]] = {}
+        self._paid: set[int] = set()
         self._failures = 0
         self._held_until_s = -math.inf
+        self.changed: Callable[[], None] = _nothing
+        """Called when something was reserved or spent, so that it can be kept."""
 
     def room(self, shape: Shape, now_s: float) -> bool:
         """Whether a request of this shape would be sent now."""
@@ -76,6 +86,7 @@ class SpillAdmission:
         self.budget.reserve(reserved_usd, now_s)
         self._reserved[ticket] = (reserved_usd, shape)
         self.sent_total += 1
+        self.changed()
         return [Dispatch(ticket, self.spill.name, self.spill.url)]
 
     def first_token(self, ticket: int, now_s: float) -> list[Effect]:
@@ -88,8 +99,10 @@ class SpillAdmission:
         """Counts for nothing here."""
 
     def finish(self, ticket: int, usage: Usage | None, now_s: float) -> list[Effect]:
-        """It has ended. Without ``usage`` it is taken to have cost what was reserved for it."""
+        """It has ended. Without ``usage`` it is taken to have cost what was reserved; with it, whatever failed before is forgotten."""
         self._settle(ticket, usage, now_s)
+        if usage is not None and usage.exact:
+            self._failures = 0
         return []
 
     def abandon(self, ticket: int, now_s: float) -> list[Effect]:
@@ -125,13 +138,15 @@ class SpillAdmission:
         return None
 
     def retry(self, ticket: int, now_s: float, more_prompt_tokens: int = 0) -> list[Effect]:
-        """It failed before it answered: there is no second try here, and for a while no first one either."""
+        """It failed before it answered: there is no second try here."""
         del more_prompt_tokens
-        reserved_usd, _ = self._reserved.pop(ticket)
-        self.budget.settle(reserved_usd, 0.0, now_s)
-        self._held_until_s = max(self._held_until_s, now_s + HOLD_OFF_S)
+        self._settle(ticket, None if ticket in self._paid else _FREE, now_s)
         self.refused_total += 1
         return [Refuse(ticket, Refusal.NO_REPLICAS, RETRY_AFTER_S)]
+
+    def may_cost(self, ticket: int) -> None:
+        """It was sent, and nobody knows what became of it: it counts as paid for, even if it is given up."""
+        self._paid.add(ticket)
 
     def failed(self, now_s: float) -> None:
         """It failed a request: before its answer, within it, or by none in time."""
@@ -160,10 +175,15 @@ class SpillAdmission:
 
     def _settle(self, ticket: int, usage: Usage | None, now_s: float) -> None:
         reserved_usd, _ = self._reserved.pop(ticket)
+        self._paid.discard(ticket)
         cost_usd = reserved_usd if usage is None else self.usd(usage.prompt_tokens, usage.output_tokens)
         self.budget.settle(reserved_usd, cost_usd, now_s)
+        self.changed()
+
+
+_FREE = Usage(0, 0)
 
 
 def _most(shape: Shape) -> int:
     """Output tokens that are paid for at most: the client's bound, where it is one that can be reserved for."""
-    return shape.output_tokens_max if shape.output_tokens_max else shape.output_tokens
+    return shape.output_tokens_max if 0 < shape.output_tokens_max < OUTPUT_UNBOUNDED else shape.output_tokens

@@ -13,6 +13,7 @@ from forebay.domain.errors import BadInput
 from forebay.spec.types import Tls
 
 LOOK_EVERY_S = 1.0
+PEM_BYTES_MAX = 2**20
 
 
 class Certificate:
@@ -56,21 +57,44 @@ class Certificate:
         return tuple(seen)
 
 
+class Unusable(BadInput):
+    """A file of the certificate can't be used."""
+
+    def __init__(self, path: str, found: str, allowed: str) -> None:
+        self.path, self.found, self.allowed = path, found, allowed
+        super().__init__(f"{path}: found {found}; allowed: {allowed}")
+
+
 def _context(files: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    for key, name in (("cert", files.cert), ("key", files.key)):
+    for path, name, what, mark in (
+        ("gateway.tls.cert", files.cert, "a certificate with its chain", b"-----BEGIN CERTIFICATE-----"),
+        ("gateway.tls.key", files.key, "its private key without a passphrase", b"PRIVATE KEY-----"),
+    ):
+        allowed = f"a file with {what}, in PEM"
         if not Path(name).is_file():
-            raise BadInput(f"gateway.tls.{key}: found no file {name}; allowed: a file in PEM; name one that is there")
+            raise Unusable(path, f"no file {name}", allowed)
+        try:
+            with Path(name).open("rb") as file:
+                holds = mark in file.read(PEM_BYTES_MAX)
+        except OSError as error:
+            raise Unusable(path, f"a file {name} that can't be read ({(error.strerror or 'an error').lower()})", allowed) from None
+        if not holds:
+            raise Unusable(path, f"a file {name} that holds none", allowed)
     try:
         context.load_cert_chain(files.cert, files.key, _no_passphrase)
     except (OSError, ssl.SSLError) as error:
-        raise BadInput(
-            f"gateway.tls: {files.cert} and {files.key} can't be used ({error}); "
-            "allowed: a certificate with its chain and the key that belongs to it, both in PEM, the key without a passphrase"
-        ) from None
+        allowed = "a certificate with its chain and the key that belongs to it, both in PEM, the key without a passphrase"
+        raise Unusable("gateway.tls", f"{files.cert} and {files.key}, which can't be used ({_why(error)})", allowed) from None
     return context
+
+
+def _why(error: OSError) -> str:
+    """OpenSSL's words are for those who wrote it."""
+    reason = getattr(error, "reason", None) or ""
+    return "the key is not the certificate's" if "KEY_VALUES_MISMATCH" in reason else str(error)
 
 
 def _no_passphrase() -> str:

@@ -12,7 +12,8 @@ import msgspec
 from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
 from forebay.app.certificates import Certificate
-from forebay.app.files import check_ready_file, saved_spec, write_value
+from forebay.app.files import check_ready_file, saved_spec, state_folder, write_value
+from forebay.app.spent import SPENT_FILE, SpentFile
 from forebay.domain.errors import BadInput
 from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
@@ -34,7 +35,8 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     process.end_with_the_lifeline()
     host, _, port = arguments.channel.rpartition(":")
     certificate = Certificate(spec.tls) if spec.tls is not None else None
-    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, certificate.context if certificate else None)
+    tls = certificate.context if certificate else None
+    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, tls, SpentFile(arguments.state / SPENT_FILE, _say))
     link = gateway_wiring.gateway_link(system, host, int(port))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     process.settle()
@@ -67,9 +69,11 @@ def main() -> int:
     return process.run(lambda: _under_supervisor(parsed))
 
 
-async def _standalone(spec: Spec, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None) -> int:
+async def _standalone(
+    spec: Spec, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None, ledger: SpentFile | None
+) -> int:
     stop = process.stop_event()
-    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, certificate.context if certificate else None)
+    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, certificate.context if certificate else None, ledger)
     system.gateway.apply(static_roster(spec))
     await system.gateway.start_on(opened)
     process.settle()
@@ -110,7 +114,10 @@ def standalone(path: Path, *, host: str | None = None, port: int | None = None, 
     listen = Listen(host or spec.gateway.host, spec.gateway.port if port is None else port)
     opened = listening.opened("--port" if port is not None else "gateway", listen)
     opened.setblocking(False)
-    return process.run(lambda: _standalone(spec, opened, certificate, ready_file))
+    ledger = None
+    if any(spill.usd_per_hour for pool in spec.pools for spill in pool.overflow.spill):
+        ledger = SpentFile(state_folder((path.resolve().parent / spec.state_dir).resolve()) / SPENT_FILE, _say)
+    return process.run(lambda: _standalone(spec, opened, certificate, ready_file, ledger))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 from forebay.app import config, listening
 from forebay.app.certificates import Certificate
 from forebay.app.children import STOP_ENGINES, Child, Lifeline, become_subreaper, reap
-from forebay.app.echo import Echo
+from forebay.app.echo import Echo, running, starting
 from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
@@ -78,12 +79,13 @@ class Supervisor:
         for marker in ("gateway.ready", RUNNING_FILE):
             (self.state / marker).unlink(missing_ok=True)
         try:
-            self._echo = Echo(self.controller.log)
+            self._echoes = [Echo(child.log) for child in self.children]
             for child in self.children:
                 child.start(time.monotonic())
             self._until_ready(ready_file)
             while not self.stopping:
                 self._poll()
+                self._tell(running)
             _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
             self._stop()
             return 0 if self.stopping == 1 else 1
@@ -117,6 +119,12 @@ class Supervisor:
                 child.bound_log()
         time.sleep(POLL_S)
 
+    def _tell(self, tells: Callable[[str], bool]) -> None:
+        """Pass on what the children have told that a person should see."""
+        for echo in self._echoes:
+            for line in echo.look(tells):
+                _say(line)
+
     def _until_alone(self) -> None:
         """Until every process below has ended: the lifeline is closed, and orphans are ours to reap."""
         deadline_s = time.monotonic() + ORPHANS_S_MAX
@@ -135,8 +143,7 @@ class Supervisor:
         marker = self.state / "gateway.ready"
         while not marker.exists():
             self._poll()
-            for line in self._echo.look():
-                _say(line)
+            self._tell(starting)
             if self.stopping:
                 return
             for child in self.children:
@@ -147,7 +154,8 @@ class Supervisor:
                     raise ForebayError(words)
         if ready_file is not None:
             write_value(ready_file, running)
-        _say("ready: each pool that keeps replicas has one")
+        logs = self.state / "logs"
+        _say(f"ready: each pool that keeps replicas has one\n  more by `forebay status`, `forebay explain`, and in {logs}")
 
     def _stop(self) -> None:
         """The gateway first, so that streams finish while their engines live; then the controller with its engines."""

@@ -18,6 +18,8 @@ TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 * 2**20
 ERROR_BYTES_MAX = 65_536
 DEFAULT_STATE = ".forebay"
+_HINTS = {"gateway": " (a `forebay gateway` alone is only found by --gateway URL; what a gateway knows of requests ends with its process)"}
+"""What else to know where none of a kind is found."""
 
 # Proxies are for the world outside; the admin API is on this machine or in this network.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -59,7 +61,9 @@ def _running(state_dir: str | None, wanted: str) -> Running:
     except FileNotFoundError:
         if state_dir is None:
             return _only_one(running, wanted)
-        raise NotRunning(f"no Forebay runs in {state_dir} ({running} is not there); start one with `forebay up -c FILE`") from None
+        raise NotRunning(
+            f"no Forebay runs in {state_dir} ({running} is not there); start one with `forebay up -c FILE`{_HINTS.get(wanted, '')}"
+        ) from None
     except (OSError, msgspec.MsgspecError) as error:
         raise NotRunning(f"{running} can't be read ({error}); name the {wanted} address with --{wanted} URL") from None
 
@@ -69,7 +73,7 @@ def _only_one(looked_at: Path, wanted: str) -> Running:
     if not found:
         raise NotRunning(
             f"no running Forebay found ({looked_at} is not there, and none was announced on this machine); "
-            f"start one with `forebay up -c FILE`, or name it with --{wanted} URL"
+            f"start one with `forebay up -c FILE`, or name it with --{wanted} URL{_HINTS.get(wanted, '')}"
         )
     if len(found) > 1:
         states = ", ".join(f"--state {one.state}" for one in found)
@@ -109,7 +113,7 @@ def fetch(url: str, key: str) -> tuple[int, bytes]:
         if isinstance(reason, ssl.SSLCertVerificationError):
             hint = "set SSL_CERT_FILE to its certificate, and name it with --gateway as the certificate does"
             raise NotRunning(f"{url} has a certificate that isn't trusted here ({reason.verify_message}); {hint}") from None
-        raise NotRunning(f"no answer from {url} ({reason}); does the gateway run?") from None
+        raise NotRunning(f"no answer from {url} ({reason}); does the gateway run?{_HINTS['gateway']}") from None
 
 
 def _refused(url: str, status: int, body: bytes) -> ForebayError:

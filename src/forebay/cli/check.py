@@ -7,7 +7,9 @@ import msgspec
 import typer
 from rich.table import Table
 
+from forebay.app.certificates import Certificate, Unusable
 from forebay.app.config import load
+from forebay.app.keys import key_troubles
 from forebay.cli.output import console as output_console
 from forebay.cli.output import write_json
 from forebay.cli.sizing import Sizing, per_min, sizing
@@ -23,7 +25,10 @@ def command(
     file: Annotated[Path, typer.Argument(help="The configuration; teams/*.yaml beside it are read too.")] = Path("forebay.yaml"),
     json_path: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")] = None,
 ) -> None:
-    """Check a configuration without starting anything."""
+    """Check a configuration without starting anything: the files it names are read too, and the environment's keys looked for.
+
+    A key that isn't there is a warning only: the gateway's environment may be another one.
+    """
     try:
         spec = load(file)
     except BadSpec as bad:
@@ -31,6 +36,15 @@ def command(
         if json_path is not None:
             write_json({"file": str(file), "ok": False, "problems": bad.problems}, json_path)
         raise typer.Exit(bad.exit_code) from None
+    if spec.tls is not None:
+        try:
+            Certificate(spec.tls)
+        except Unusable as bad:
+            typer.echo(f"{file}: {bad}", err=True)
+            if json_path is not None:
+                problem = {"file": str(file), "path": bad.path, "found": bad.found, "allowed": bad.allowed}
+                write_json({"file": str(file), "ok": False, "problems": [problem]}, json_path)
+            raise typer.Exit(bad.exit_code) from None
     if json_path is not None:
         write_json(summary(spec, file), json_path)
     if json_path != "-":
@@ -44,7 +58,7 @@ def summary(spec: Spec, file: Path) -> dict[str, Any]:
         "file": str(file),
         "ok": True,
         "problems": [],
-        "warnings": [warning for size in sizes.values() for warning in size.warnings],
+        "warnings": _warnings(spec, list(sizes.values())),
         "pools": {
             pool.name: {
                 "model": pool.model,
@@ -87,12 +101,16 @@ def _print(spec: Spec, file: Path) -> None:
         console.print(teams)
     else:
         console.print("No teams: no key is asked for.", highlight=False)
-    for warning in (each for size in sizes for each in size.warnings):
+    for warning in _warnings(spec, sizes):
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     start = f"forebay up -c {file}"
     if all(pool.engine.kind == "attach" for pool in spec.pools):
         start += f" (or the queue alone: forebay gateway -c {file})"
     typer.echo(f"{file} is right. Gateway {_listen(spec.gateway)}, admin {_listen(spec.admin)}; start it with: {start}")
+
+
+def _warnings(spec: Spec, sizes: list[Sizing]) -> list[str]:
+    return [*(warning for size in sizes for warning in size.warnings), *key_troubles(spec)]
 
 
 def _listen(listen: Listen) -> str:

@@ -83,6 +83,8 @@ def _rows(record: Record) -> Iterator[tuple[str, str]]:
 def _went(record: Record) -> Iterator[tuple[str, str]]:
     if record.replica:
         yield "replica", record.replica + (f", after {' and '.join(record.tried)} failed it" if record.tried else "")
+    if record.left:
+        yield "overflowed", " → ".join((*record.left, record.pool))
     if record.continued:
         yield "continued", f"{record.continued} × on another replica"
     if record.preempted:

@@ -5,6 +5,7 @@ Nothing here fails a configuration: a promise that the profile rules out may sti
 
 import msgspec
 
+from forebay.admission.capacity import UNKNOWN_SEQUENCES
 from forebay.engine.capacity import at_slo
 from forebay.scaling.capacity import pool_capacity, whole_replicas
 from forebay.scaling.floors import BUFFER_NOISE_REPLICAS
@@ -56,6 +57,11 @@ def _computed_per_s(pool: Pool) -> float | None:
 
 
 def _warnings(pool: Pool, computed: float | None, declared: float | None) -> list[str]:
+    if pool.engine.kind == "attach" and pool.profile is None:
+        return [
+            f"pools.{pool.name}: without a profile an engine is taken to run {UNKNOWN_SEQUENCES} requests at once; if it runs fewer, the "
+            "rest waits inside it, where no tier goes first, until `forebay up` has seen how many: name a profile, with its `sequences`"
+        ]
     if computed is None or pool.profile is None:
         return []
     if not computed:

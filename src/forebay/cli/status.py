@@ -64,7 +64,8 @@ def render(found: Status) -> RenderableType:
         table.add_column(column, justify="right" if column in {"wanted", "waiting", RATE, "in time", COST} else "left", overflow="fold")
     for pool in found.pools:
         table.add_row(*_row(pool))
-    parts: list[RenderableType] = [table, Text("* preemptible tiers are left out", style="dim"), _replicas(found)]
+    inside = " · † inside the engines" if any(pool.waiting_in_engines for pool in found.pools) else ""
+    parts: list[RenderableType] = [table, Text(f"* preemptible tiers are left out{inside}", style="dim"), _replicas(found)]
     for pool in found.pools:
         parts += [Text(f"! {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
     parts += [Text(f"! {problem}", style="bold red") for problem in found.problems]
@@ -80,7 +81,7 @@ def _row(pool: PoolStatus) -> list[str]:
         f"{pool.pool}\n[dim]{escape(pool.model)}[/dim]",
         str(pool.desired),
         states or "none",
-        _number(pool, "lanes_waiting", pool.waiting, "{:.0f}"),
+        _number(pool, "lanes_waiting", pool.waiting, "{:.0f}") + (f" + {pool.waiting_in_engines:.0f}†" if pool.waiting_in_engines else ""),
         _number(pool, "arrival_per_s", pool.arrival_per_min, "{:.0f}"),
         _number(pool, "ttft_attainment", None if pool.ttft_attainment is None else 100 * pool.ttft_attainment, "{:.1f}%"),
         f"[bold]{pool.binding}[/bold] {escape(pool.because)}",

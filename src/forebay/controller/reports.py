@@ -131,6 +131,7 @@ class Reports:
             unknown={name: reading.why for name, reading in readings.items() if isinstance(reading, Unknown)},
             alerts=decision.alerts if decision else (),
             detail=tuple(self._replica(ward, view.id, now_s) for view in ward.views),
+            waiting_in_engines=_sum([each.waiting for each in seen.replicas if each.state is ReplicaState.READY] if seen else []),
         )
 
     def _replica(self, ward: Ward, replica: str, now_s: float) -> ReplicaStatus:
@@ -151,6 +152,11 @@ class Reports:
 
 def _value(signal: Signal) -> float | None:
     return signal.value if isinstance(signal, Known) else None
+
+
+def _sum(signals: list[Signal]) -> float | None:
+    told = [signal.value for signal in signals if isinstance(signal, Known)]
+    return sum(told) if told else None
 
 
 class _Exposition:

@@ -14,6 +14,7 @@ from forebay.controller.gateways import GatewayBook
 from forebay.controller.history import ColdStarts, Ramps
 from forebay.controller.meter import Meter
 from forebay.controller.observing import PoolFacts, observation, ready_urls
+from forebay.controller.places import Places
 from forebay.controller.remembered import remembered_number
 from forebay.controller.rosters import CapacityOf, Rosters
 from forebay.controller.ward import Ward
@@ -73,6 +74,7 @@ class Controller:
         self.ramps = Ramps(store)
         self.demand = Demand(store, self.wards)
         self.wedges = Wedges(clock.speed)
+        self.places = Places()
         self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
         self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of)
         self._effects: list[drain.Effect] = []
@@ -135,7 +137,7 @@ class Controller:
         views = await self._fleet.observe()
         readings = await self._source.read(ready_urls(views))
         now_s, wall_s = self._clock.now_s(), self._clock.wall_s()
-        readings = self.wedges.judged(views, readings, self.book, now_s)
+        readings = self.places.judged(views, self.wedges.judged(views, readings, self.book, now_s), now_s)
         self._account(views, now_s, wall_s)
         for ward in self.wards.values():
             ward.see(views, readings)

@@ -40,6 +40,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     unknown: dict[str, str]
     alerts: tuple[Alert, ...]
     detail: tuple[ReplicaStatus, ...]
+    waiting_in_engines: float | None = None
+    """Beside ``waiting``, which is in lanes: what ready engines say; null where none does."""
 
 
 class Status(msgspec.Struct, frozen=True):

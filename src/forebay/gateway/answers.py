@@ -33,6 +33,8 @@ HOP_BY_HOP = frozenset(
 NOT_TO_CLIENTS = HOP_BY_HOP | {b"content-length", b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica", b"x-request-id"}
 """Framing, the request's id and where it was are the gateway's own."""
 
+FOREIGN_HEADERS = frozenset({b"content-type", b"content-encoding", b"cache-control"})
+"""Of other people's engines: their cookies, limits, and names of our account are no business of a client's."""
 EVENTS_UNBUFFERED = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """Told with every stream of events: proxies before us would gather sixteen kilobytes of it first."""
 JSON = b"application/json"
@@ -87,6 +89,11 @@ def body_too_large(limit_bytes: int) -> ErrorReply:
     return ErrorReply(413, "invalid_request_error", None, f"The request's body is larger than {limit_bytes} bytes.")
 
 
+def too_much_framing(limit_bytes: int) -> ErrorReply:
+    """The body is not over its bound, but comes in so many chunks that they are."""
+    return ErrorReply(413, "invalid_request_error", None, f"The request's body comes in chunks of more than {limit_bytes} bytes together.")
+
+
 def unavailable(message: str, code: str, retry_after_s: float, status: int = 503) -> ErrorReply:
     """503: there is nothing to run it on now."""
     return ErrorReply(status, "service_unavailable", code, message, retry_after_s=retry_after_s)
@@ -111,18 +118,20 @@ def simple_head(status: int, content_type: bytes, length: int, extra: bytes, kee
 class PassedHead:
     """What a client is told of an engine's head: the lines that pass, and whether a stream of events follows."""
 
-    __slots__ = ("events", "lines")
+    __slots__ = ("events", "json", "lines")
 
-    def __init__(self, head: ResponseHead) -> None:
+    def __init__(self, head: ResponseHead, foreign: bool = False) -> None:
+        """``foreign``: nothing of the head passes but what the body is."""
         kind = None
         told = set()
         parts = [STATUS_LINES.get(head.status) or b"HTTP/1.1 %d \r\n" % head.status]
         for name, value in head.headers:
-            if name not in NOT_TO_CLIENTS:
+            if name not in NOT_TO_CLIENTS and (not foreign or name in FOREIGN_HEADERS):
                 parts.append(b"%b: %b\r\n" % (name, value))
                 told.add(name)
             if name == b"content-type" and kind is None:
                 kind = value.lower()
+        self.json = kind is not None and kind.startswith(JSON)
         self.events = kind is not None and kind.startswith(b"text/event-stream")
         if self.events:
             parts += [b"%b: %b\r\n" % line for line in EVENTS_UNBUFFERED if line[0] not in told]
@@ -132,16 +141,17 @@ class PassedHead:
 class PassedHeads:
     """Engines repeat their heads: each is turned into a client's once for all that differ in nothing but the length."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_foreign", "_known")
 
-    def __init__(self) -> None:
+    def __init__(self, foreign: bool = False) -> None:
+        self._foreign = foreign
         self._known: dict[bytes, PassedHead] = {}
 
     def of(self, head: ResponseHead) -> PassedHead:
         """What is told of ``head``."""
         passed = self._known.get(head.alike)
         if passed is None:
-            passed = PassedHead(head)
+            passed = PassedHead(head, self._foreign)
             if head.alike:
                 if len(self._known) >= PASSED_HEADS_MAX:
                     self._known.clear()

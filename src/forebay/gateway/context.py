@@ -6,6 +6,7 @@ from typing import Protocol
 
 from forebay.gateway.answers import PassedHeads
 from forebay.gateway.desk import Desk
+from forebay.gateway.failures import Failures
 from forebay.gateway.holders import Holders
 from forebay.gateway.records import Records
 from forebay.gateway.retries import HeldIds, RetryBudget
@@ -22,8 +23,10 @@ class Context(Protocol):
     chance: random.Random
     speed: float
     passed_heads: PassedHeads
+    foreign_heads: PassedHeads
     retries: RetryBudget
     held_ids: HeldIds
+    failures: Failures
     holders: Holders
     records: Records
 

@@ -159,6 +159,8 @@ class Desk:
             for call in list(pool.calls.values()):
                 call.sweep(now_s)
         for pool in self.pools.values():
+            if pool.ways is not None:
+                pool.ways.sweep(now_s)
             for call in list(pool.calls.values()):
                 call.sweep(now_s)
             self._find_stalled(pool, now_s)

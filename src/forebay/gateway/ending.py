@@ -85,7 +85,7 @@ class Ending(Recorded):
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
         self._why = message
         connection, streams = self._connection, self._streams
-        ending = self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message)) if streams else b""
+        ending = self._withheld() + self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message)) if streams else b""
         self._end(_TRUNCATED, self._counted_usage(), let_go=let_go)
         self._context.truncated(self._pool.name, message)
         if not streams:
@@ -105,9 +105,14 @@ class Ending(Recorded):
         last = DONE_EVENT
         if self._emitted is not None and stream is not None and stream.usage is None:
             last = ending_of(self._request.target.startswith(CHAT), self._ask, self._emitted, usage) + last
+        last = self._withheld() + last
         self._end(_COMPLETED, usage)
         connection.write(chunk(last) + LAST_CHUNK if self._request.modern else last)
         connection.finish(self._keep_alive)
+
+    def _withheld(self) -> bytes:
+        """An event that its client still lacks."""
+        return self._stream.withheld if self._stream is not None else b""
 
     @property
     def _streams(self) -> bool:

@@ -101,7 +101,12 @@ class Event(msgspec.Struct):
     prompt_token_ids: msgspec.Raw = _RAW
 
 
+class _Fingerprint(msgspec.Struct):
+    system_fingerprint: str | None = None
+
+
 decode_event = msgspec.json.Decoder(Event).decode
+_decode_fingerprint = msgspec.json.Decoder(_Fingerprint).decode
 
 
 def complete_bytes(text: bytes) -> int:
@@ -127,3 +132,15 @@ def without_ids(event: bytes) -> bytes:
 def without_usage(event: bytes) -> bytes:
     """``event`` without usage in it."""
     return _RUNNING.sub(b"", event)
+
+
+def with_fingerprint_of(usage_event: bytes, last: bytes) -> bytes:
+    """``last``, the event (with its end) that ended an answer, with the ``system_fingerprint`` that only ``usage_event`` tells."""
+    try:
+        told = _decode_fingerprint(data_of(usage_event)).system_fingerprint
+    except msgspec.DecodeError:
+        told = None
+    body = last.rstrip()
+    if told is None or not body.endswith(b"}"):
+        return last
+    return b'%b,"system_fingerprint":%b}%b' % (body[:-1], msgspec.json.encode(told), last[len(body) :])

@@ -22,11 +22,16 @@ def _as_it_is(error: ErrorReply) -> ErrorReply:
     return error
 
 
+def _own_or_none(own: bytes) -> bytes:
+    return own
+
+
 class HttpServer(Intake):
     """All connections, their limits, and the timer. ``handle(connection, request)`` answers at once or sets ``connection.reply``.
 
     ``peek``: how to look into a body over the limit; what is found then is for ``handle_large``. ``tls``: connections are encrypted by it.
-    ``spread``: a refusal with its ``Retry-After`` jittered.
+    ``spread``: a refusal with its ``Retry-After`` jittered. ``request_id(own)``: what a request is called that is refused before it
+    was whole; empty: nothing. ``own`` is the client's name for it, where it told one.
     """
 
     def __init__(
@@ -37,11 +42,13 @@ class HttpServer(Intake):
         handle_large: "Callable[[ClientConnection, Request], None] | None" = None,
         tls: ssl.SSLContext | None = None,
         spread: Callable[[ErrorReply], ErrorReply] = _as_it_is,
+        request_id: Callable[[bytes], bytes] = _own_or_none,
     ) -> None:
         super().__init__(limits, peek)
         self.handle = handle
         self.handle_large = handle_large or handle
         self.spread = spread
+        self.request_id = request_id
         self.connections: set[ClientConnection] = set()
         self.tls = tls
         self.heads = SeenHeads()
@@ -284,8 +291,11 @@ class ClientConnection(asyncio.Protocol):
     def _refuse_and_linger(self, error: ErrorReply) -> None:
         """The rest of the request is not read, so the connection can't go on; the client gets time to read the answer."""
         error = self._server.spread(error)
-        body = error_body(error, self._reader.target)
-        self.write(simple_head(error.status, JSON, len(body), error.headers(), keep_alive=False) + body)
+        reader = self._reader
+        body = error_body(error, reader.target)
+        request_id = self._server.request_id(reader.facts.request_id if reader.facts is not None else b"")
+        extra = error.headers() + (b"x-request-id: %b\r\n" % request_id if request_id else b"")
+        self.write(simple_head(error.status, JSON, len(body), extra, keep_alive=False) + body)
         self._lingering = True
         self._since = self._server.tick
         self._close_with_grace()

@@ -108,10 +108,12 @@ class LargeCall(ResponsesCall):
             self._ask = msgspec.structs.replace(self._ask, stream=True)
         super().head(head)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True) -> None:
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
         if not self._begun:
-            super()._try_elsewhere(message, blame=blame)
+            super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid)
             return
+        if blame:
+            self._context.failures.note(self._pool.name, self._replica, self._replica_url, f"{message} {detail}".strip())
         why = f"{message} A body this large is not held, so it can't be sent again."
         self._give_up(ErrorReply(502, "server_error", "engines_failed", why))
 

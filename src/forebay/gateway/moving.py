@@ -95,6 +95,7 @@ class Moving(Recovery):
         self._meter = pool.meters[tier.name]
         self._body = body
         self._retries = 0
+        self._resent = False
         self._forget_answer()
         self._way = told
         self._tried = ()
@@ -103,5 +104,6 @@ class Moving(Recovery):
         shape: Shape = self._estimate
         self._meter.arrive(shape)
         longest_s = max(0.0, tier.longest_wait_s - (now_s - self._arrived_s))
-        waits = Waits(longest_s, self._patience_s, not self._ask.stream)
+        waited_real_s = (now_s - self._arrived_s) / self._context.speed
+        waits = Waits(longest_s, max(0.0, self._patience_s - waited_real_s), not self._ask.stream)
         self._context.desk.move(before, pool, self, tier, self._team, shape, now_s, waits)

@@ -4,7 +4,8 @@ Other people's engines are a pool like any other here, but with an admission tha
 (`admission.spill`), and with a key and a path of their own. So a request that moves is one that arrives elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,6 +17,7 @@ from forebay.admission.spill import SpillAdmission
 from forebay.domain.shape import Shape
 from forebay.gateway.desk import Desk
 from forebay.gateway.pool_desk import PoolDesk
+from forebay.ports.clock import Clock
 from forebay.spec.types import EngineKind, Pool, Spec, Spill, Team
 
 CONTENDED = frozenset({Refusal.QUEUE_FULL, Refusal.DISPLACED, Refusal.EXPIRED, Refusal.WOULD_EXPIRE, Refusal.SHED, Refusal.NO_REPLICAS})
@@ -45,13 +47,49 @@ class Way(msgspec.Struct, frozen=True):
         )
 
 
-class Ways:
-    """Of one pool, in order."""
+Tell = Callable[[str, str, str], None]
+Spent = dict[str, list[tuple[float, float]]]
+"""By place: (Unix time, US dollars), of the last hour."""
 
-    def __init__(self, ways: tuple[Way, ...], teams: Mapping[str, Team]) -> None:
+
+class Ledger(Protocol):
+    """Keeps what was spent, so that a process which starts again doesn't begin at nothing."""
+
+    def load(self) -> Spent:
+        """As it was saved last; empty where nothing was."""
+        ...
+
+    def save(self, spent: Spent) -> None:
+        """In place of what was saved before. Must not raise."""
+        ...
+
+
+class Ways:
+    """Of one pool, in order. ``tell(kind, message, pool)`` hears when they open and close."""
+
+    def __init__(self, pool: str, ways: tuple[Way, ...], teams: Mapping[str, Team], tell: Tell) -> None:
+        self._pool = pool
         self._ways = ways
         self._teams = teams
+        self._tell = tell
         self._rungs = tuple(dict.fromkeys(way.rung for way in ways))
+        self._standing: set[Rung] = set()
+
+    def sweep(self, now_s: float) -> None:
+        """Tell of those that have opened or closed since the last time."""
+        for rung in self._rungs:
+            stands = rung.stands(now_s)
+            if stands == (rung in self._standing):
+                continue
+            to = " or ".join(way.pool.model if way.spill is None else way.spill.name for way in self._ways if way.rung is rung)
+            if stands:
+                self._standing.add(rung)
+                self._tell(
+                    "overflow_began", f"what would have to wait goes to {to}: some waited {rung.after_s:g} s, or had no room", self._pool
+                )
+            else:
+                self._standing.discard(rung)
+                self._tell("overflow_over", f"nothing goes to {to} any more: none has waited half as long for a minute", self._pool)
 
     def waited(self, wait_s: float, now_s: float) -> None:
         """A request has waited so long, and waits on or was just started."""
@@ -80,7 +118,7 @@ class Ways:
         return None
 
 
-def join(spec: Spec, desk: Desk, keys: Mapping[str, str]) -> None:
+def join(spec: Spec, desk: Desk, keys: Mapping[str, str], tell: Tell, ledger: Ledger | None = None) -> None:
     """Give the pools of ``desk`` their ways out. ``keys``: API keys by the name of their environment variable."""
     teams = {team.name: team for team in spec.teams}
     serving: dict[str, PoolDesk] = {}
@@ -97,7 +135,25 @@ def join(spec: Spec, desk: Desk, keys: Mapping[str, str]) -> None:
             desk.spills.append(place)
             ways.append(Way(place, rung, spill))
         if ways:
-            desk.pools[pool.name].ways = Ways(tuple(ways), teams)
+            desk.pools[pool.name].ways = Ways(pool.name, tuple(ways), teams, tell)
+    if ledger is not None:
+        _remember(desk.spills, desk.clock, ledger)
+
+
+def _remember(places: list[PoolDesk], clock: Clock, ledger: Ledger) -> None:
+    """Count what was spent before, and have all that is spent from now on kept."""
+    priced = {place.name: place.admission for place in places if isinstance(place.admission, SpillAdmission) and place.admission.priced}
+
+    def keep() -> None:
+        now_s, wall_s = clock.now_s(), clock.wall_s()
+        kept = {name: admission.budget.kept(now_s) for name, admission in priced.items()}
+        ledger.save({name: [(wall_s - ago_s, usd) for ago_s, usd in spent] for name, spent in kept.items() if spent})
+
+    before = ledger.load() if priced else {}
+    for name, admission in priced.items():
+        wall_s = clock.wall_s()
+        admission.budget.restore([(wall_s - at_s, usd) for at_s, usd in before.get(name, ())], clock.now_s())
+        admission.changed = keep
 
 
 def _place(spec: Spec, pool: Pool, spill: Spill, key: str, estimator: Estimator) -> PoolDesk:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import httptools
 
 from forebay.gateway import bounds
-from forebay.gateway.answers import BAD_HTTP, BODIES_FULL, HEAD_TOO_LARGE, ErrorReply, body_too_large
+from forebay.gateway.answers import BAD_HTTP, BODIES_FULL, HEAD_TOO_LARGE, ErrorReply, body_too_large, too_much_framing
 from forebay.gateway.chunks import BadChunk, Chunks
 from forebay.gateway.heads import HeadFacts, without_upgrade
 from forebay.gateway.request import LargeRequest, Peek, Request, hold, whole
@@ -42,7 +42,6 @@ class RequestReader:
 
     __slots__ = (
         "_chunks",
-        "_facts",
         "_framing_bytes_max",
         "_fresh",
         "_headers",
@@ -56,6 +55,7 @@ class RequestReader:
         "_partial",
         "_pieces",
         "_request",
+        "facts",
         "fed_bytes",
         "phase",
         "refused",
@@ -72,6 +72,8 @@ class RequestReader:
         self._partial = bytearray()  # of a head
         self.target = b""
         """Of the last head."""
+        self.facts: HeadFacts | None = None
+        """What that head said; None where it could not be read."""
         self._headers: list[tuple[bytes, bytes]] = []
         self._length = 0
         # Of the last request, and what they mean. A list of its own: the first head is read into the other one.
@@ -111,7 +113,7 @@ class RequestReader:
                     break
             self.fed_bytes += at - begun
             if self.phase == BODY and self.fed_bytes > self._framing_bytes_max:
-                self.refuse(body_too_large(self._body_bytes_max()))
+                self.refuse(too_much_framing(self._framing_bytes_max))
         if self.phase == BETWEEN:
             self.fed_bytes = 0
         elif self._large is not None and self.whole is self._large:
@@ -167,20 +169,20 @@ class RequestReader:
                 self._head(head)
                 return at + end - before
         if not 0x41 <= partial[0] <= 0x5A:
-            self.refuse(BAD_HTTP)
+            self._refuse_head(BAD_HTTP)
         elif len(partial) > self._intake.limits.head_bytes_max:
-            self.refuse(HEAD_TOO_LARGE)
+            self._refuse_head(HEAD_TOO_LARGE)
         return len(data)
 
     def _head(self, head: bytes) -> None:
         if not 0x41 <= head[0] <= 0x5A:
-            self.refuse(BAD_HTTP)
+            self._refuse_head(BAD_HTTP)
             return
         if len(head) > self._intake.limits.head_bytes_max:
-            self.refuse(HEAD_TOO_LARGE)
+            self._refuse_head(HEAD_TOO_LARGE)
             return
         if _START.match(head) is None:
-            self.refuse(BAD_HTTP)
+            self._refuse_head(BAD_HTTP)
             return
         parser = self._parser
         if parser is None:
@@ -193,12 +195,17 @@ class RequestReader:
         try:
             parser.feed_data(without_upgrade(head))
         except (httptools.HttpParserUpgrade, httptools.HttpParserError):  # CONNECT is an upgrade
-            self.refuse(BAD_HTTP)
+            self._refuse_head(BAD_HTTP)
             return
         if self._fresh is None:
-            self.refuse(BAD_HTTP)
+            self._refuse_head(BAD_HTTP)
         else:
             self._judge(self._fresh)
+
+    def _refuse_head(self, error: ErrorReply) -> None:
+        """Of what asked nothing that could be read, nothing is known: what came before it is no part of it."""
+        self.target, self.facts = b"", None
+        self.refuse(error)
 
     def on_url(self, url: bytes) -> None:
         """The target may come in pieces."""
@@ -227,8 +234,7 @@ class RequestReader:
         if not self.repeats:
             self._known_headers, self._known = headers, HeadFacts(headers)
         self._headers = []
-        facts = self._known
-        request.facts = facts
+        facts = self.facts = request.facts = self._known
         if len(headers) > bounds.HEADERS_MAX:
             self.refuse(HEAD_TOO_LARGE)
         elif facts.coding and (facts.coding != b"chunked" or not request.modern):
@@ -312,7 +318,7 @@ class RequestReader:
         limits = self._intake.limits
         peek = self._intake.peek(request)
         if peek is None or self._length > limits.streamed_body_bytes_max:
-            self.refuse(body_too_large(self._body_bytes_max() if peek is not None else limits.body_bytes_max))
+            self.refuse(body_too_large(limits.body_bytes_max if peek is None else limits.streamed_body_bytes_max))
             return None
         for piece in self._pieces:
             peek.feed(bytes(piece))
@@ -338,7 +344,3 @@ class RequestReader:
             request.body = whole(self._pieces)
             self._pieces = []
         self.whole = request
-
-    def _body_bytes_max(self) -> int:
-        limits = self._intake.limits
-        return limits.streamed_body_bytes_max if self._large is not None else limits.body_bytes_max

@@ -70,7 +70,7 @@ class Recorded(CallState, ABC):
         records = self._context.records
         if self._waited_for and records.waited.get(self.known_as) is self:
             del records.waited[self.known_as]
-        if outcome is not _COMPLETED or self._retries or self._preempted:
+        if outcome is not _COMPLETED or self._retries or self._preempted or self._left:
             if outcome is _REFUSED_BY_ENGINE and self._answer is not None and self._answer.status >= 400:
                 self._why = f"The engine answered {self._answer.status}."
             records.unusual.append(self._record("finished", outcome.value, usage, now_s, reason))
@@ -123,6 +123,7 @@ class Recorded(CallState, ABC):
             ttft_s=None if begun_s is None else begun_s - arrived_s,
             total_s=now_s - arrived_s,
             tried=self._tried,
+            left=self._left,
             continued=self._continued,
             preempted=self._preempted,
             reason=reason,

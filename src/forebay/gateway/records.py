@@ -78,6 +78,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """From its arrival to its end, or until now."""
     tried: tuple[str, ...] = ()
     """Replicas that failed it."""
+    left: tuple[str, ...] = ()
+    """Pools that did not start it in time, or failed it: it went on from each to the next, and on to ``pool``."""
     continued: int = 0
     """How often another replica went on with its answer."""
     preempted: int = 0

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.quotas import OverCap
+from forebay.admission.spill import SpillAdmission
 from forebay.gateway.answers import ErrorReply, chunk, retry_after_real_s, unavailable
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT, PATH, Translation
@@ -25,6 +26,8 @@ ENGINE_RETRY_AFTER_S = 5.0
 APART_BYTES_MIN = 64 * 1024
 """A body from this size on isn't copied behind its head to be sent."""
 HOSTS_MAX = 4096
+FOREIGN_REQUEST = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\nuser-agent: forebay\r\n"
+"""What other people's engines are told in place of the client's own headers, which may say who it is, and more."""
 
 _RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
 
@@ -74,7 +77,7 @@ class Recovery(Ending, ABC):
             pool.base,
             self._target,
             _host(url),
-            request.facts.forwarded,
+            FOREIGN_REQUEST if pool.foreign else request.facts.forwarded,
             pool.head,
             self._request_id,
             len(body),
@@ -97,12 +100,14 @@ class Recovery(Ending, ABC):
         elif self._open:
             self._broken(f"The engine's answer broke off ({end}).")
         elif end in _RETRYABLE:
-            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).")
+            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).", detail=detail, paid=end is not End.CONNECT_FAILED)
+        elif self._pool.foreign:
+            self._try_elsewhere(f"The engine did not answer ({end}).", detail=detail)
         elif end is End.TIMEOUT:
-            self._blame("time out")
+            self._blame("It did not answer in time.")
             self._give_up(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
         else:
-            self._blame("no HTTP")
+            self._blame(f"Its answer is no HTTP ({detail}).")
             self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
 
     def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:
@@ -117,12 +122,12 @@ class Recovery(Ending, ABC):
             return
         self._drop_exchange()
         code = error.code if error is not None else None
-        if isinstance(code, int) and 400 <= code < 500 and code != 429:
+        if isinstance(code, int) and 400 <= code < 500 and code != 429 and not self._pool.foreign:
             reply = ErrorReply(code, (error and error.type) or "invalid_request_error", str(code), said, error.param if error else None)
             self._end(Outcome.REFUSED_BY_ENGINE, None)
             self._refuse(reply)
         else:
-            self._try_elsewhere(said, blame=code != 429)
+            self._try_elsewhere(said, blame=code != 429 or self._pool.foreign)
 
     def moved_from(self, replica: str, why: str) -> None:
         """``replica`` has stopped working: go on elsewhere if it runs there."""
@@ -134,12 +139,20 @@ class Recovery(Ending, ABC):
         else:
             self._try_elsewhere(why, blame=False)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True) -> None:
-        """Back to the head of its lane; admission refuses it where no other replica is left."""
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
+        """Back to the head of its lane; admission refuses it where no other replica is left.
+
+        ``detail``: what only the operator is told. ``paid``: other people's engines may charge for what they did.
+        """
         self._why = message
         if blame:
-            self._blame(message)
-        if not self._may_retry():
+            self._blame(f"{message} {detail}" if detail else message)
+        admission = self._pool.admission
+        if isinstance(admission, SpillAdmission):
+            # It goes home, where it was not tried: that multiplies nothing, and needs no leave.
+            if paid:
+                admission.may_cost(self.ticket)
+        elif not self._may_retry():
             wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
             self._give_up(unavailable(message, "engines_failed", wait_s))
             return
@@ -152,7 +165,7 @@ class Recovery(Ending, ABC):
         """Something of an answer is out, and its replica goes on no more."""
         self._why = message
         stream = self._stream
-        if stream is not None and stream.trouble is None and stream.finishes >= (self._ask.n or 1):
+        if stream is not None and stream.finishes >= (self._ask.n or 1):
             self._conclude()
             return
         self._blame(message)
@@ -223,6 +236,7 @@ class Recovery(Ending, ABC):
 
     def _blame(self, why: str) -> None:
         """The replica failed this call by a fault of its own."""
+        self._context.failures.note(self._pool.name, self._replica, self._replica_url, why)
         self._context.desk.failed(self._pool, self._replica, why)
 
     def _forget_answer(self) -> None:

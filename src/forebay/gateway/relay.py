@@ -27,8 +27,8 @@ from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
-FOREIGN_STATUSES = frozenset({200, 400, 413, 422})
-"""Of other people's engines; what else they answer, such as that our key is wrong, is nobody's business but the operator's."""
+DOUBTED_STATUSES = frozenset({400, 413, 422})
+"""Of other people's engines: they say that the request is wrong, which only the engines can know that it was asked of."""
 REPORT_EVENTS = 32
 """Emitted tokens are reported to admission in steps of this many."""
 
@@ -140,9 +140,12 @@ class Call(Moving):
     def head(self, head: ResponseHead) -> None:
         """Decide what kind of answer this is; nothing is sent yet."""
         status = head.status
-        passed = self._context.passed_heads.of(head)
+        foreign = self._pool.foreign
+        passed = (self._context.foreign_heads if foreign else self._context.passed_heads).of(head)
         streams = passed.events and status == 200 and self._ask.stream
-        if status >= 500 or status == 429 or (self._open and not streams) or (self._pool.foreign and status not in FOREIGN_STATUSES):
+        # What other people's engines answer but an answer, such as that our key is wrong, is nobody's business but the operator's.
+        no_answer = foreign and (status != 200 or not (streams if self._ask.stream else passed.json))
+        if status >= 500 or status == 429 or (self._open and not streams) or no_answer:
             self._failure = head
             self.data = self._take
             return
@@ -288,7 +291,9 @@ class Call(Moving):
             if self._open:
                 self._broken(f"The engine that was to go on answered {status}.")
             else:
-                self._try_elsewhere(f"The engine answered {status}.", blame=status != 429)
+                foreign = self._pool.foreign
+                said = f"The engine answered {status}." if status != 200 else "The engine answered 200, but neither JSON nor events."
+                self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status != 429, paid=status == 200)
             return
         if self._stream is not None:
             usage = self._counted_usage()

@@ -25,6 +25,7 @@ from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import MODELS, Catalogue, no_model
 from forebay.gateway.desk import Desk
+from forebay.gateway.failures import Failures
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
@@ -69,6 +70,7 @@ class Gateway:
         name: str,
         tls: ssl.SSLContext | None = None,
         keys: Mapping[str, str] | None = None,
+        ledger: overflow.Ledger | None = None,
     ) -> None:
         self.spec = spec
         self.clock = clock
@@ -77,12 +79,13 @@ class Gateway:
         self.limits = spec.limits
         self.speed = clock.speed
         self.name = name
-        self.passed_heads = PassedHeads()
+        self.passed_heads, self.foreign_heads = PassedHeads(), PassedHeads(foreign=True)
         self.retries = RetryBudget()
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
+        self.failures = Failures(clock, self._emit)
         self.desk = Desk(spec, clock, self._on_ejection)
-        overflow.join(spec, self.desk, keys or {})
-        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread)
+        overflow.join(spec, self.desk, keys or {}, self._emit, ledger)
+        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
@@ -93,8 +96,7 @@ class Gateway:
         self._urls: frozenset[str] = frozenset()
         self._sweeper: TimerHandle | None = None
         self._prober = Prober(upstream)
-        self._truncations = 0
-        self._truncation = ("", "")
+        self._truncations, self._truncation = 0, ("", "")
         self._light = Light(self)
         self.holders = self._light.holders
         self.records = Records(clock, partial(live, self.desk))
@@ -242,11 +244,13 @@ class Gateway:
 
     def _request_id(self, request: Request) -> bytes:
         """The client's own, or a fresh one (`_infer` has the same without the call)."""
-        request_id = request.facts.request_id
-        if not request_id:
-            self._requests += 1
-            request_id = b"%b-%x" % (self._request_prefix, self._requests)
-        return request_id
+        return self._named(request.facts.request_id)
+
+    def _named(self, own: bytes) -> bytes:
+        if own:
+            return own
+        self._requests += 1
+        return b"%b-%x" % (self._request_prefix, self._requests)
 
     def _peek(self, request: Request) -> Peek | None:
         """How to look into a large body: only those of requests that wait for a replica are taken."""
@@ -379,6 +383,7 @@ class Gateway:
     def _sweep(self) -> None:
         self._sweep_later()
         self.desk.sweep()
+        self.failures.sweep()
         if self._truncations:
             pool, why = self._truncation
             self._emit("streams_truncated", f"{self._truncations} streams were broken off; the last: {why}", pool)

@@ -17,7 +17,7 @@ import msgspec
 from forebay.domain.chunks import FRAMES, FRAMES_END
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
-from forebay.gateway.events import EngineError, Event, complete_bytes, data_of, decode_event
+from forebay.gateway.events import EngineError, Event, complete_bytes, data_of, decode_event, with_fingerprint_of
 from forebay.ports.upstream import Taker
 
 Data = Callable[[bytes], None]
@@ -31,6 +31,7 @@ LEARNS_MAX = 4
 _CONTENT = re.compile(rb'"(?:content|reasoning_content|reasoning|text)":"(?=[^"]*")')
 _QUOTE, _NEWLINE = b'"\n'  # as numbers: asking whether bytes contain bytes costs ten times as much
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
+_FINGERPRINT = b'"system_fingerprint":'
 _FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
@@ -78,6 +79,7 @@ class EventStream:
         "trouble",
         "usage",
         "wire_bytes",
+        "withheld",
     )
 
     _write: Data
@@ -99,6 +101,8 @@ class EventStream:
         self._text_start = self._text_end = 0
         self._alike = False  # that is known, and plain events may pass
         self._learns = LEARNS_MAX
+        self.withheld = b""
+        """The event that ended the answer, until the next one is there: it may have to say what the chunk of usage says that is dropped."""
         self.opened = False
         """First content was seen: what is returned may be sent from now on."""
         self.done = False
@@ -188,7 +192,7 @@ class EventStream:
                 self.events += events
                 return wire
         piece = self._feed_slowly(wire, body, whole, last)
-        self._plain = self._passes and self._aligned and self.opened and not (self._tail or self.done or self.trouble)
+        self._plain = self._passes and self._aligned and self.opened and not (self._tail or self.done or self.trouble or self.withheld)
         return piece
 
     def cut(self) -> bytes | None:
@@ -224,6 +228,8 @@ class EventStream:
         return self.usage
 
     def _finish(self, wire: bytes | None, passed: bytes) -> bytes:
+        if self.withheld:  # the last event there is
+            wire, passed, self.withheld = None, passed + self.withheld, b""
         if not self.done and self._finished_at != self.events:
             self.trouble = Trouble.UNFINISHED
             return self._send_or_hold(self._framed(passed))
@@ -254,10 +260,12 @@ class EventStream:
         start = sent = 0
         parts: list[bytes] = []
         for match in _EVENT_END.finditer(complete):
-            end = match.end()
+            end, withheld = match.end(), self.withheld
             other = self._inspect_event(complete[start : match.start()])
             if self.trouble is not None:
                 break
+            if withheld and self.withheld is withheld:
+                other, self.withheld = withheld + (complete[start:end] if other is None else other), b""
             if other is not None:
                 parts += (complete[sent:start], other)
                 sent = end
@@ -300,12 +308,23 @@ class EventStream:
 
     def _told(self, event: bytes, parsed: Event) -> bytes | None:
         """An event that is one; see `_inspect_event`."""
-        del event
         if parsed.usage is not None:
             self.usage = parsed.usage.usage()
             if self._drops_usage and not parsed.choices:
-                return b""
-        return None
+                return self._dropped(event)
+        return self._withhold(event, parsed, None) if self._drops_usage else None
+
+    def _withhold(self, event: bytes, parsed: Event, shown: bytes | None) -> bytes | None:
+        """What is sent of an event that is ``shown`` like this: nothing yet where it ends the answer, and does not say by what engine."""
+        if _FINGERPRINT in event or not any(choice.finish_reason for choice in parsed.choices):
+            return shown
+        before, self.withheld = self.withheld, event + b"\n\n" if shown is None else shown
+        return before
+
+    def _dropped(self, usage_event: bytes) -> bytes:
+        """What is sent in place of the chunk of usage. vLLM says there, and only there, by what engine it was answered."""
+        withheld, self.withheld = self.withheld, b""
+        return with_fingerprint_of(usage_event, withheld) if withheld else b""
 
     def _content(self, finished: bool) -> None:
         self.opened = True

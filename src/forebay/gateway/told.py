@@ -138,7 +138,7 @@ class ToldStream(EventStream):
         if self.events > UNTOLD_EVENTS and not (emitted.prompt_tokens or emitted.tokens or self._running):
             self._passes, self._untold, self._ready = self._would_pass, True, False
             return
-        clear = self._reframe and self.opened and not (self._tail or self.done or self.trouble or emitted.stops)
+        clear = self._reframe and self.opened and not (self._tail or self.done or self.trouble or self.withheld or emitted.stops)
         if clear and self._learns and body.endswith(b"\n\n") and complete_bytes(body) == len(body) and body.count(b"\n\n") == 1:
             self._learn(body)
         self._ready = clear and self._text_start > 0 and (self._reasons or not self._wants.ids or (emitted.exact and not emitted.pending))
@@ -188,13 +188,14 @@ class ToldStream(EventStream):
             self._running = b""
             if not parsed.choices:
                 self.usage = parsed.usage.usage()
-                return b"" if wants.usage else None
+                return self._dropped(event) if wants.usage else None
             self._running = event
             if wants.running_usage:
                 shown = without_usage(shown)
         if wants.ids:
             shown = without_ids(shown)
-        return None if shown is event or shown == event else shown + b"\n\n"
+        changed = None if shown is event or shown == event else shown + b"\n\n"
+        return self._withhold(event, parsed, changed) if wants.usage else changed
 
 
 class ContinuedStream(ToldStream):

@@ -9,6 +9,8 @@ from forebay.spec.types import Scaling, Slo
 BREACH_FOR_S = 60.0
 """An SLO missed for less is a blip."""
 IDS_NAMED_MAX = 3
+FULL_FOR_S = 10.0
+"""A pool of which there can be no more: what waits for so long is told. Patience spares replicas, and here there are none to spare."""
 
 
 def starved(sight: Sight) -> bool:
@@ -40,10 +42,28 @@ def raised(
     if exhausted:
         since_s = memory.exhausted_since_s if memory.exhausted_since_s is not None else now_s
         found.append(Alert(AlertKind.POOL_EXHAUSTED, pool, exhausted, since_s))
+    elif _full(sight, memory, settings):
+        found.append(Alert(AlertKind.POOL_EXHAUSTED, pool, _waits(sight, settings), (memory.waiting.since_s or 0.0) + FULL_FOR_S))
     if asks is not None:
         since_s = memory.asked_since_s if memory.asked_since_s is not None else now_s
         found.append(Alert(AlertKind.APPROVAL_WANTED, pool, f"held at {asks.replicas}: {asks.because}", since_s))
     return tuple(found)
+
+
+def _full(sight: Sight, memory: Memory, settings: Scaling) -> bool:
+    """Whether more than is allowed waits in a pool whose size is given."""
+    fixed = settings.min_replicas == settings.max_replicas and sight.ready > 0
+    return fixed and memory.waiting.since_s is not None and memory.waiting.for_s(sight.now_s) >= FULL_FOR_S
+
+
+def _waits(sight: Sight, settings: Scaling) -> str:
+    most = settings.max_replicas
+    words = f"{sight.waiting:.0f} requests wait, and there are never more than {most} {'replica' if most == 1 else 'replicas'}"
+    if sight.in_engines <= sight.waiting / 2:
+        return words
+    return (
+        f"{words}; {sight.in_engines:.0f} wait inside the engines, where no tier goes first: these run fewer at once than they are taken to"
+    )
 
 
 def _unknown(sight: Sight, ids: list[str]) -> str:

@@ -52,6 +52,9 @@ class Sight(msgspec.Struct, frozen=True):
     arriving_s: tuple[float, ...] = ()
     """Seconds until each start in time is expected to serve, soonest first; one that is late already, or that nobody dates, is left out."""
 
+    in_engines: float = 0.0
+    """Of ``waiting``, what waits inside ready engines, where no tier goes first."""
+
     @property
     def known(self) -> bool:
         """Whether enough is known to let replicas go."""
@@ -116,6 +119,7 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         itl_attainment=itl_attainment,
         kv_middle=_middle(told_usages, kv_silent),
         arriving_s=_arriving_s(pending, now_s),
+        in_engines=min(1e12, sum(told_waits)),
     )
 
 

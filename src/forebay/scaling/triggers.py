@@ -36,7 +36,7 @@ def queue(sight: Sight, memory: Memory, settings: Scaling, capacity: PoolCapacit
     from_zero = sight.ready == 0 and sight.waiting > 0
     if not from_zero and (memory.waiting.since_s is None or held_s < settings.out_waiting_for_s):
         because = (
-            f"not pulled: {sight.waiting:.0f} waiting, {per_replica:.1f} per ready replica, for {format_duration(held_s)}"
+            f"not pulled: {sight.waiting:.0f} waiting{_inside(sight)}, {per_replica:.1f} per ready replica, for {format_duration(held_s)}"
             f" (more than {settings.out_waiting_per_replica:g} for {format_duration(settings.out_waiting_for_s)} pulls it)"
         )
         return Term("queue", TermKind.TRIGGER, 0, because, numbers)
@@ -51,10 +51,14 @@ def queue(sight: Sight, memory: Memory, settings: Scaling, capacity: PoolCapacit
         if spared_s > 0:
             coming += f", which will have worked off {spared_s / backlog_s:.0%} by the time a new one serves"
     because = (
-        f"{sight.waiting:.0f} waiting, {per_replica:.1f} per ready replica, for {format_duration(held_s)}:"
+        f"{sight.waiting:.0f} waiting{_inside(sight)}, {per_replica:.1f} per ready replica, for {format_duration(held_s)}:"
         f" {wanted} would work it off ({sight.ready} ready, {coming})"
     )
     return Term("queue", TermKind.TRIGGER, wanted, because, numbers)
+
+
+def _inside(sight: Sight) -> str:
+    return f" ({sight.in_engines:.0f} of them in engines)" if sight.in_engines >= 1 else ""
 
 
 def worked_off_s(sight: Sight, demand: Demand, horizon_s: float) -> float:

@@ -51,6 +51,7 @@ def shares(pool: Admission, names: list[str], turns: int) -> dict[str, int]:
 
 
 def test_lower_lanes_are_given_their_share_however_much_comes_of_the_top_one() -> None:
+    """llm-d #1995: with strict bands the lower ones never ran."""
     pool = pool_of(tier("top", 0), tier("middle", 1, min_share=0.2), tier("low", 2, min_share=0.1))
     counts = shares(pool, ["top", "middle", "low"], 1000)
     assert 165 <= counts["middle"] <= 235

@@ -1,6 +1,6 @@
 """Rungs open late, close later, and never flap; a budget is never overdrawn."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.admission.overflow import Budget, Rung
@@ -60,3 +60,21 @@ def test_a_budget_is_never_overdrawn_within_any_hour(steps: list[tuple[float, fl
             budget.settle(usd, usd * share, now_s)
             spent.append((now_s, usd * share))
         assert sum(cost for at_s, cost in spent if at_s > now_s - 3540.0) <= 10.0 + 1e-9
+
+
+@settings(max_examples=30)
+@given(spends=st.lists(st.tuples(st.floats(0, 900), st.floats(0, 3)), max_size=20), asleep_s=st.floats(0, 5000))
+def test_what_is_kept_and_restored_holds_the_bound_over_both_lives(spends, asleep_s) -> None:
+    first, now_s, paid = Budget(10.0), 0.0, []
+    for passed_s, usd in spends:
+        now_s += passed_s
+        if first.reserve(usd, now_s):
+            first.settle(usd, usd, now_s)
+            paid.append((now_s, usd))
+    open_usd = 1.0 if first.reserve(1.0, now_s) else 0.0
+    second = Budget(10.0)
+    second.restore([(ago_s + asleep_s, usd) for ago_s, usd in first.kept(now_s)], now_s + asleep_s)
+    now_s += asleep_s
+    still = sum(usd for at_s, usd in paid if at_s > now_s - 3540.0) + (open_usd if asleep_s < 3540.0 else 0.0)
+    assert second.used_usd(now_s) >= still - 1e-9
+    assert second.used_usd(now_s + 3660.0) == 0.0

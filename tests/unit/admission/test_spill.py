@@ -56,6 +56,36 @@ def test_a_place_that_fails_is_left_alone_for_a_growing_while() -> None:
     assert paris.room(shape(1, 1), 9000.2 + HOLD_OFF_S)
 
 
+def test_what_may_have_been_charged_is_paid_for_though_it_is_given_up() -> None:
+    paris = SpillAdmission(PARIS)
+    paris.arrive(1, "", "", shape(2, 4), 0.0)
+    paris.may_cost(1)
+    paris.retry(1, 1.0)
+    assert paris.budget.used_usd(1.0) == 10.0
+    paris.arrive(2, "", "", shape(2, 4), 4000.0)
+    paris.retry(2, 4001.0)
+    assert paris.budget.used_usd(4001.0) == 0.0
+
+
+def test_a_whole_answer_forgives_as_a_stream_does() -> None:
+    """Only a stream's first token did: a place of whole answers was held off for longer each time, for ever."""
+    paris = SpillAdmission(PARIS)
+    for round_ in range(4):
+        now_s = 4000.0 * round_
+        paris.arrive(round_, "", "", shape(1, 1), now_s)
+        paris.failed(now_s)
+        paris.retry(round_, now_s)
+        assert paris.room(shape(1, 1), now_s + HOLD_OFF_S)
+        paris.arrive(100 + round_, "", "", shape(1, 1), now_s + 100.0)
+        paris.finish(100 + round_, Usage(1, 1), now_s + 101.0)
+
+
+def test_where_nothing_bounds_the_output_the_estimate_is_reserved() -> None:
+    """Without max_tokens or a context, two thousand million tokens were to be reserved for, which no budget has."""
+    paris = SpillAdmission(PARIS)
+    assert paris.room(Shape(1, 2, output_tokens_max=2**31 - 1), 0.0)
+
+
 class SpillMachine(RuleBasedStateMachine):
     """Whatever happens, the hour's budget and the streams hold, and every ticket ends once."""
 

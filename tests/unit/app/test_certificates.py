@@ -66,6 +66,9 @@ def test_what_can_not_be_used_is_said(tmp_path):
         (Tls("nowhere", files.key), "gateway.tls.cert"),
         (Tls(files.cert, "nowhere"), "gateway.tls.key"),
         (Tls(files.cert, str(other / "key.pem")), "belongs"),
+        (Tls(files.cert, str(other / "key.pem")), "the key is not the certificate's"),
+        (Tls(files.key, files.key), "gateway.tls.cert: .* that holds none"),
+        (Tls(files.cert, files.cert), "gateway.tls.key: .* that holds none"),
     ):
         with pytest.raises(BadInput, match=word):
             Certificate(wrong)

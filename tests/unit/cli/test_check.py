@@ -130,3 +130,64 @@ def test_the_last_line_says_how_to_start_and_where_it_listens() -> None:
     started = runner.invoke(app, ["check", str(HOME / "examples" / "quickstart.yaml")]).stdout
     assert "Gateway 127.0.0.1 on a free port" in started
     assert "forebay gateway" not in started
+
+
+def _with_tls(folder: Path, cert: Path, key: Path) -> Path:
+    path = folder / "forebay.yaml"
+    path.write_text(f'pools: {{chat: {{attach: ["http://a:1"]}}}}\ngateway: {{tls: {{cert: "{cert}", key: "{key}"}}}}\n')
+    return path
+
+
+def test_the_files_of_the_certificate_are_read(tmp_path: Path) -> None:
+    """A missing certificate was only found by the start."""
+    good = HOME / "tests" / "fixtures" / "tls"
+    assert runner.invoke(app, ["check", str(_with_tls(tmp_path, good / "cert.pem", good / "key.pem"))]).exit_code == 0
+    (tmp_path / "empty.pem").write_text("nothing")
+    for cert, key, path, words in (
+        ("none.pem", good / "key.pem", "gateway.tls.cert", "no file"),
+        ("empty.pem", good / "key.pem", "gateway.tls.cert", "holds none"),
+        (good / "cert.pem", "empty.pem", "gateway.tls.key", "holds none"),
+    ):
+        file = _with_tls(tmp_path, Path(cert), Path(key))
+        result = runner.invoke(app, ["check", str(file), "--json", str(tmp_path / "result.json")])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{path}: found " in result.stderr
+        assert words in result.stderr
+        (problem,) = json.loads((tmp_path / "result.json").read_text())["problems"]
+        assert problem["path"] == path
+
+
+SPILL = """
+pools: {chat: {attach: ["http://a:1"], profile: llama-3.1-8b-h100,
+  overflow: {spill: [{name: far, url: "https://far.example/v1", key_env: FAR_TEST_KEY}]}}}
+teams: {search: {keys: [{key: sk-search-live-1234, tier: interactive}], overflow: [spill]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (None, "found no FAR_TEST_KEY in the environment"),
+        ("", "found no"),
+        ("sk far", "with blanks"),
+        ("sk-far\n", "with blanks"),
+        ("sk-far", ""),
+    ],
+)
+def test_a_key_that_is_not_in_the_environment_is_a_warning(key, words, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("FAR_TEST_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("FAR_TEST_KEY", key)
+    path = tmp_path / "forebay.yaml"
+    path.write_text(SPILL)
+    result = runner.invoke(app, ["check", str(path), "--json", "-"])
+    assert result.exit_code == 0, result.stderr
+    warnings = json.loads(result.stdout)["warnings"]
+    assert len(warnings) == bool(words)
+    assert all(words in warning and "pools.chat.overflow.spill far" in warning for warning in warnings)
+    assert "sk-far" not in result.stdout
+
+
+def test_attached_engines_without_a_profile_are_told_of_what_is_taken_for_granted() -> None:
+    result = runner.invoke(app, ["check", str(HOME / "examples" / "attach.yaml"), "--json", "-"])
+    assert "256 requests at once" in json.loads(result.stdout)["warnings"][0]

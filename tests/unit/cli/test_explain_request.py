@@ -162,3 +162,14 @@ def test_another_thing_that_answers_is_no_gateway(gateway, status, body):
     gateway(status, body)
     with pytest.raises(NotRunning, match="not as a gateway of Forebay does"):
         explain_request.ask("http://g", "x", "")
+
+
+@pytest.mark.parametrize("words", [[], ["--gateway", "http://127.0.0.1:9"], ["--state", "nowhere"]])
+def test_where_nothing_runs_it_is_said_where_a_gateway_is_looked_for_and_what_is_lost(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(admin_client, "announced", list)
+    given = {words[0]: words[1]} if words else {}
+    with pytest.raises(NotRunning) as told:
+        explain_request.ask(admin_client.gateway_url(given.get("--gateway"), given.get("--state")), "req-1", "")
+    assert "--gateway URL" in str(told.value)
+    assert "ends with its process" in str(told.value)

@@ -68,6 +68,14 @@ def test_an_unknown_price_is_a_dash_and_a_known_cost_has_its_column():
     assert "* preemptible tiers are left out" in free
 
 
+def test_what_waits_inside_engines_is_shown_beside_what_waits_in_lanes():
+    full = msgspec.structs.replace(STATUS, pools=(msgspec.structs.replace(POOL, waiting=0.0, waiting_in_engines=44.0, unknown={}),))
+    text = shown(status.render(full))
+    assert "0 + 44†" in text
+    assert "† inside the engines" in text
+    assert "†" not in shown(status.render(STATUS))
+
+
 def test_an_address_comes_through_a_pipe_whole_and_is_never_cut(answers):
     pipe = CliRunner(env={"COLUMNS": None}).invoke(app, ["status", "--admin", "http://h:1"]).stdout
     assert LONG in pipe

@@ -143,6 +143,31 @@ def test_at_the_maximum_a_pulled_queue_sheds_what_is_preemptible_and_alerts(make
     assert (over.posture, over.alerts) == (Posture.OPEN, ())
 
 
+def test_a_pool_of_given_size_that_is_full_says_so_within_seconds_and_where_they_wait(make_pool):
+    """Attached engines took 44 requests into queues of their own: the alert came after a minute, and nothing said where they wait."""
+    pool = make_pool(min_replicas=1, max_replicas=1, buffer=False)
+
+    def at(now_s, in_engine, lanes=0.0):
+        pool.now_s = now_s
+        return pool.at(now_s, waiting=lanes, replicas=(pool.replica(0, waiting=in_engine),))
+
+    assert at(0.0, 44).alerts == ()
+    decision = at(10.0, 44)
+    (alert,) = decision.alerts
+    assert (alert.kind, alert.since_s, decision.posture) == (AlertKind.POOL_EXHAUSTED, 10.0, Posture.OPEN)
+    assert "44 requests wait, and there are never more than 1 replica" in alert.message
+    assert "44 wait inside the engines" in alert.message
+    assert "44 waiting (44 of them in engines)" in pool.term(decision, "queue").because
+    assert "inside the engines" not in at(11.0, 4, lanes=40.0).alerts[0].message
+    assert at(12.0, 0).alerts == ()
+
+
+def test_a_pool_that_can_grow_is_not_called_full_while_it_may(make_pool):
+    pool = make_pool(min_replicas=1, max_replicas=2, buffer=False)
+    pool.at(0.0, waiting=44)
+    assert pool.at(30.0, waiting=44).alerts == ()
+
+
 def test_when_all_starts_are_overdue_the_pool_is_exhausted(make_pool):
     pool = make_pool(min_replicas=3, buffer=False)
     stuck = tuple(pool.replica(i, ReplicaState.PROVISIONING, overdue=True) for i in (8, 9))

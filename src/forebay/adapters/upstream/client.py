@@ -184,7 +184,7 @@ class HttpUpstream:
         except TimeoutError:
             exchange.finish(End.CONNECT_FAILED, f"no connection within {self._connect_s:g} s")
             return
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: a name that can be none
             exchange.finish(End.CONNECT_FAILED, str(error))
             return
         if exchange.sink is None:
