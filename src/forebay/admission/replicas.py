@@ -14,6 +14,7 @@ from operator import attrgetter
 from forebay.admission.budget import Replica, could_ever_fit
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import PrefixIndex
+from forebay.admission.prior import Served
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Usage
@@ -62,6 +63,7 @@ class Replicas:
         self.prefixes = PrefixIndex()
         """What was sent to the listed ones."""
         self.cached = Cached()
+        self.served = Served()
 
     def take(self, roster: RosterPool, now_s: float) -> None:
         """Use this roster from now on. A replica that left keeps its permits until they end; one that comes back counts them."""

@@ -36,6 +36,8 @@ class Capacity(msgspec.Struct, frozen=True):
     """A decode step takes this, and for each sequence and each KV token:"""
     step_per_sequence_s: float = 0.0
     step_per_kv_token_s: float = 0.0
+    paced: bool = True
+    """Whether the paces are known of the hardware; else they are permissive guesses, and nobody's wait is foretold by them."""
     kv_tokens_alone: int = 0
     """What one request may take that runs there alone: never corrected. 0: as many as ``kv_tokens``."""
 
