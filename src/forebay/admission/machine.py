@@ -15,8 +15,8 @@ from forebay.admission.effects import Effect, Refuse
 from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
-from forebay.admission.prior import SPARSELY
 from forebay.admission.prefixes import Prefix
+from forebay.admission.prior import SPARSELY
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX, Waiting

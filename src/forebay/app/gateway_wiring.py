@@ -9,6 +9,7 @@ import msgspec
 
 from forebay.adapters.clock import LoopClock, RandomIds
 from forebay.adapters.log import LogSink
+from forebay.adapters.tokenizer import FileTokenizer
 from forebay.adapters.upstream import HttpUpstream
 from forebay.domain.errors import BadInput
 from forebay.gateway.link import Link
@@ -27,10 +28,14 @@ class GatewaySystem(msgspec.Struct):
 
 
 def gateway(spec: Spec, clock: LoopClock, name: str, tls: ssl.SSLContext | None = None) -> GatewaySystem:
-    """Build the gateway's process. Raises BadInput for an API key of other people's engines that isn't in the environment."""
+    """Build the gateway's process. Raises BadInput for an API key that isn't in the environment, or a tokenizer that can't be read."""
     upstream, sink = HttpUpstream(), LogSink()
     chance = random.Random(secrets.randbits(64))
-    return GatewaySystem(Gateway(spec, clock, RandomIds(), upstream, chance, sink, name, tls, _keys(spec)), upstream, clock, sink, chance)
+    made = Gateway(spec, clock, RandomIds(), upstream, chance, sink, name, tls, _keys(spec))
+    for pool in spec.pools:
+        if pool.estimate.tokenizer:
+            made.desk.pools[pool.name].sizing.counter = FileTokenizer(pool.estimate.tokenizer, f"pools.{pool.name}.estimate.tokenizer")
+    return GatewaySystem(made, upstream, clock, sink, chance)
 
 
 def _keys(spec: Spec) -> dict[str, str]:

@@ -3,6 +3,7 @@
 Slots, since this is made and dropped for every request, and read many times in between.
 """
 
+from forebay.admission.estimate import Sized
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import PassedHead
 from forebay.gateway.asking import NOTHING, Wants
@@ -87,6 +88,7 @@ class CallState:
         "_why",
         "_wire_bytes",
         "data",
+        "sized",
         "ticket",
     )
 
@@ -157,6 +159,9 @@ class CallState:
     data: Sink
     """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
 
+    sized: Sized | None
+    """What is known of its body beside its size."""
+
     def __init__(
         self,
         context: Context,
@@ -183,7 +188,7 @@ class CallState:
         self.ticket = context.desk.next_ticket()
         self.data = nothing
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
-        self._begun_s = self._retry_after_s = None
+        self._begun_s = self._retry_after_s = self.sized = None
         self._only = b""
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0

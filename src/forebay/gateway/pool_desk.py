@@ -15,6 +15,8 @@ from forebay.domain.roster import RosterPool
 from forebay.engine.steptime import step_s
 from forebay.gateway.firsts import FirstContents
 from forebay.gateway.meters import TierMeter
+from forebay.gateway.shape_errors import ShapeErrors
+from forebay.gateway.sizing import Sizing
 from forebay.spec.types import Pool, Spec
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ class PoolDesk:
         "calls",
         "context_tokens",
         "engine",
+        "errors",
         "firsts",
         "foreign",
         "head",
@@ -104,6 +107,7 @@ class PoolDesk:
         "roster",
         "roster_at_s",
         "routed",
+        "sizing",
         "stall_s",
         "ways",
     )
@@ -130,6 +134,8 @@ class PoolDesk:
         bounds = [tokens for tokens in (declared, pool.profile.context_tokens if pool.profile else 0) if tokens]
         self.context_tokens = min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
         self.engine = pool.engine
+        self.errors = ShapeErrors()
+        self.sizing = Sizing(pool.estimate)
         self.firsts = FirstContents()
         self.outliers = Outliers()
         self.stall_s = _stall_s(pool.profile)

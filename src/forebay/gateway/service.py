@@ -287,8 +287,10 @@ class Gateway:
             body = fitting
         if route.plain and peek is None:
             output_max = ask.output_tokens_max if route.generates else 1
-            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
+            sized = pool.sizing.look(body) if route.generates else None
+            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
+            call.sized = sized
             prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
             call.start(tier, shape, self.clock.now_s(), facts.patience_s, prefix)
         elif route.light:
@@ -313,10 +315,12 @@ class Gateway:
     ) -> None:
         output_max = ask.output_tokens_max if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
-        shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens)
+        sized = pool.sizing.look(body) if route.generates and peek is None else None
+        shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens, sized)
         call = connection.reply = call_for(route, request)(
             self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id
         )
+        call.sized = sized
         by_prefix = pool.by_prefix and route.generates and not route.multipart
         prefix = self._prefix(pool, ask, body, size, shape) if by_prefix else None
         call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)
