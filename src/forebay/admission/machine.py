@@ -60,6 +60,7 @@ class Admission:
         self._pump = Pump(self._waiting)
         self._replicas = self._pump.replicas
         self.cached = self._replicas.cached
+        self.foreseen = self._replicas.foreseen
         self._lanes = self._waiting.lanes
         self._lane_of = self._waiting.lane_of
         self._tickets: dict[int, Ticket] = {}

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from forebay.admission.budget import Replica, could_ever_fit
 from forebay.admission.outcomes import Refusal
-from forebay.admission.prefixes import PrefixIndex
+from forebay.admission.prefixes import Prefix, PrefixIndex
 from forebay.admission.prior import Served
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
@@ -174,6 +174,11 @@ class Replicas:
             if better and replica.fits(ticket, cached):
                 best, least = replica, tokens
         return best
+
+    def foreseen(self, prefix: Prefix, uncached_tokens: int) -> int:
+        """Of so many tokens of a prompt, how many are cached on the replica that has most of them, as far as is known."""
+        levels = self.prefixes.levels(prefix.chain)
+        return prefix.cached_tokens(levels[0][0], uncached_tokens) if levels else 0
 
     def sent(self, ticket: Ticket, replica: Replica) -> int:
         """``ticket`` is given a permit there: how many tokens of its prompt are foreseen to be cached. From now on all are."""

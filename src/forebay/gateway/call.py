@@ -83,13 +83,13 @@ class CallState:
         "_wait_counted",
         "_waited_for",
         "_wants",
-        "_way",
         "_whole",
         "_why",
         "_wire_bytes",
         "data",
         "sized",
         "ticket",
+        "way",
     )
 
     _answer: ResponseHead | None
@@ -114,8 +114,8 @@ class CallState:
     """Pools that did not start it in time."""
     _patience_s: float
     _tier: Tier
-    _way: bytes
-    """Header lines that say where it was answered instead."""
+    way: bytes
+    """Header lines that say where it was answered instead, or why there."""
     _keep_alive: bool
     """As the head said that is out."""
     _only: bytes
@@ -193,7 +193,7 @@ class CallState:
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0
         self._tried = self._left = ()
-        self._way = b""
+        self.way = b""
         self._wants = NOTHING
         self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = False
         self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = self._continued = (

@@ -98,7 +98,7 @@ class Moving(Recovery):
         self._body = body
         self._retries = 0
         self._forget_answer()
-        self._way = told
+        self.way = told
         self._tried = ()
         if self.sized is not None:  # another model's tokens were counted
             self.sized = msgspec.structs.replace(self.sized, counted_tokens=None)

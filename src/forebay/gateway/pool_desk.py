@@ -20,6 +20,7 @@ from forebay.gateway.sizing import Sizing
 from forebay.spec.types import Pool, Spec
 
 if TYPE_CHECKING:
+    from forebay.gateway.long_context import LongContext
     from forebay.gateway.overflow import Ways
 
 
@@ -100,6 +101,7 @@ class PoolDesk:
         "firsts",
         "foreign",
         "head",
+        "long",
         "meters",
         "model",
         "name",
@@ -127,6 +129,8 @@ class PoolDesk:
         """Its engines are other people's."""
         self.ways: Ways | None = None
         """Out of the pool."""
+        self.long: LongContext | None = None
+        """Where its long requests go."""
         self.calls: dict[int, Caller] = {}
         self.meters = {tier.name: TierMeter(pool.name, tier, pool.slo.itl_s) for tier in spec.tiers}
         models = {model.name: model for model in spec.models}

@@ -6,6 +6,7 @@ from typing import Any
 from forebay.domain.profile import Profile
 from forebay.spec.fields import ROOT, TEAM_FILE
 from forebay.spec.formats import DAY_NAMES, DAY_S
+from forebay.spec.long_context import check_long_context
 from forebay.spec.overflow import check_overflow
 from forebay.spec.pools import Known, build_pool, check_adapters, check_urls
 from forebay.spec.problems import BadSpec, Place, Problem, Problems
@@ -71,6 +72,7 @@ def _build(root: Got, files: Mapping[str, Got], shipped: Mapping[str, Profile], 
     )
     _check_whole(root, spec, problems)
     check_overflow(spec, written, problems)
+    check_long_context(spec, written, problems)
     _check_speed(root, spec, written, problems)
     return spec
 

@@ -7,6 +7,7 @@ import msgspec
 
 from forebay.domain.profile import Profile
 from forebay.spec.formats import check_command
+from forebay.spec.long_context import build_long_context
 from forebay.spec.overflow import build_overflow
 from forebay.spec.problems import Problems, quoted
 from forebay.spec.profiles import on_hardware
@@ -41,6 +42,7 @@ def build_pool(name: str, got: Got, known: Known, problems: Problems) -> Pool:
     values["adapters"] = tuple(item.value for item in got.get("adapters", ()))
     slo = Slo(**got.record_of("slo").filled())
     overflow = build_overflow(got, problems)
+    values["long_context"] = build_long_context(got)
     values["estimate"] = Estimate(**got.record_of("estimate").filled())
     return Pool(name=name, model=model, engine=engine, profile=profile, slo=slo, scaling=scaling, overflow=overflow, **values)
 

@@ -89,6 +89,14 @@ class Overflow(msgspec.Struct, frozen=True):
     spill_after_s: float = 15.0
 
 
+class LongContext(msgspec.Struct, frozen=True):
+    """Where requests of a pool go of which more than ``above_tokens`` have to be prefilled."""
+
+    pool: str
+    """Serves the same model."""
+    above_tokens: int = 32_000
+
+
 class Estimate(msgspec.Struct, frozen=True):
     """How the size of a prompt is told before it runs."""
 
@@ -239,6 +247,7 @@ class Pool(msgspec.Struct, frozen=True):
     labels: tuple[tuple[str, str], ...] = ()
     overflow: Overflow = Overflow()
     estimate: Estimate = Estimate()
+    long_context: LongContext | None = None
     prefix_routing: bool = True
     """Requests go where their prompt's beginning was sent before, within a bound of load."""
 
