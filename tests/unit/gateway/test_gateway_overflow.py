@@ -19,7 +19,8 @@ from forebay.testing.loop import run
 from forebay.testing.raw_client import RawClient
 
 ONE = Capacity(100_000, 1, 50_000, 10_000.0, 1000.0, 8192)
-TIERS = (Tier("interactive", 0, 1.0, 30.0), Tier("batch", 1, 3600.0, 300.0, preemptible=True))
+TOTAL_S = 40.0
+TIERS = (Tier("interactive", 0, 1.0, 30.0, total_s=TOTAL_S), Tier("batch", 1, 3600.0, 300.0, preemptible=True))
 BOTH = Team("both", (("sk-both-key", "interactive"),), overflow=("degrade", "spill"))
 NEITHER = Team("neither", (("sk-neither-key", "interactive"),))
 EUROPE = Team("europe", (("sk-europe-key", "interactive"),), overflow=("spill",), residency=("eu",))
@@ -247,5 +248,23 @@ def test_a_client_that_leaves_while_it_is_spilled_frees_the_place():
         world.clients[-1].close()
         await world.sleep(0.5)
         assert place.admission.streams == 0
+
+    play(test, hangs, answers, hangs, spill=FAR)
+
+
+def test_a_whole_answer_that_hangs_where_it_was_spilled_is_ended_by_its_tiers_total():
+    """Nothing of it comes before its end, so only its length can tell that it hangs."""
+
+    async def test(world):
+        await world.begin("sk-both-key", {**CHAT, "stream": True})
+        second = await world.begin("sk-europe-key")
+        await world.sleep(10.5 + TOTAL_S)
+        assert not second.done()
+        (place,) = world.gateway.desk.spills
+        assert place.admission.streams == 1
+        await world.sleep(3.0)
+        answer = await second
+        assert (answer.status, answer.json()["error"]["code"]) == (504, "engine_timeout")
+        assert (place.admission.streams, place.admission.failed_total) == (0, 1)
 
     play(test, hangs, answers, hangs, spill=FAR)
