@@ -12,6 +12,7 @@ from collections.abc import Collection
 from forebay.admission.kv import outlived_tokens, peak_kv_tokens
 from forebay.admission.outcomes import Shortage
 from forebay.admission.peaks import Peaks
+from forebay.admission.reconcile import booked
 from forebay.admission.tickets import REVIEW_TOKENS_MIN, Ticket
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
 
@@ -161,6 +162,8 @@ class Replica:
         return capacity.step_base_s + capacity.step_per_sequence_s * sequences + capacity.step_per_kv_token_s * held_tokens
 
     def _fits_at_peak(self, ticket: Ticket, kv_tokens: int) -> bool:
+        if not self.permits and ticket.total <= self.capacity.kv_tokens_alone:
+            return True  # it has to run somewhere
         if self.held_tokens + ticket.prompt > kv_tokens:
             return False
         refused = self._refused
@@ -356,12 +359,15 @@ class Replica:
     def reported(self) -> ReplicaLoad:
         """What the controller is told; streams count requests, KV what they hold now."""
         spared = [ticket for ticket in self.permits.values() if ticket.lane.preemptible]
+        least, most = booked(self.permits.values())
         return ReplicaLoad(
             replica=self.id,
             streams=len(self.permits),
             kv_tokens=self.held_tokens,
             preemptible_streams=len(spared),
             preemptible_kv_tokens=sum(ticket.held_tokens() for ticket in spared),
+            kv_tokens_least=least,
+            kv_tokens_most=most,
         )
 
     def check(self) -> None:
@@ -380,4 +386,5 @@ class Replica:
 
 def could_ever_fit(capacity: Capacity, ticket: Ticket) -> bool:
     """Whether an empty replica of this ``capacity`` could hold ``ticket``."""
-    return ticket.total <= capacity.kv_tokens and ticket.longest <= capacity.context_tokens and ticket.sequences <= capacity.sequences
+    kv_tokens = max(capacity.kv_tokens, capacity.kv_tokens_alone)
+    return ticket.total <= kv_tokens and ticket.longest <= capacity.context_tokens and ticket.sequences <= capacity.sequences

@@ -27,4 +27,5 @@ def replica_capacity(pool: Pool, context_tokens: int, kv_tokens: int | None = No
         prefill_tokens_per_s=UNKNOWN_PREFILL_TOKENS_PER_S,
         decode_tokens_per_s=UNKNOWN_DECODE_TOKENS_PER_S,
         context_tokens=context_tokens,
+        paced=False,
     )

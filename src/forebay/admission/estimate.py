@@ -11,6 +11,8 @@ answers that were longer than that.
 
 import math
 
+import msgspec
+
 from forebay.domain.shape import Shape, Usage
 
 TABLE_MAX = 4096
@@ -38,6 +40,41 @@ LENGTH_BUCKETS = 48
 _LONGER_SEEN_MIN = 8.0
 """Answers longer than what was emitted, as they weigh now, before their quantile is trusted."""
 _WEIGHT_MAX = 1e12
+OVERHEAD_TOKENS_START = 5.0
+"""What a chat template puts around a message: Llama 3 has 5, ChatML 4…"""
+OVERHEAD_TOKENS_MAX = 1000.0
+"""…and where it has a page of instructions, hundreds."""
+_OVERHEAD_MESSAGES_START = 16.0
+
+
+class Sized(msgspec.Struct, frozen=True):
+    """What is known of a body beside its size."""
+
+    text_bytes: int
+    """Without the payloads of images and audio."""
+    media_tokens: int
+    """Of those, as configured."""
+    counted_tokens: int | None
+    """Of its texts, by the model's own tokenizer; None: not counted."""
+    messages: int
+    """Around each of which a template puts something."""
+
+
+class _Overhead:
+    """Tokens per message that a model's prompts have beside those of their texts: decaying sums."""
+
+    __slots__ = ("messages", "tokens")
+
+    def __init__(self) -> None:
+        self.messages = _OVERHEAD_MESSAGES_START
+        self.tokens = OVERHEAD_TOKENS_START * _OVERHEAD_MESSAGES_START
+
+    def learn(self, tokens: int, messages: int) -> None:
+        self.messages = self.messages * KEPT + messages
+        self.tokens = self.tokens * KEPT + tokens
+
+    def of(self, messages: int) -> float:
+        return min(OVERHEAD_TOKENS_MAX, max(0.0, self.tokens / self.messages)) * messages
 
 
 class _Lengths:
@@ -106,15 +143,25 @@ class Estimator:
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], _Learned] = {}
         self._start = _Learned(None)
+        self._overheads: dict[str, _Overhead] = {}
 
-    def shape(self, team: str, model: str, body_bytes: int, max_tokens: int | None, n: int, context_tokens: int) -> Shape:
+    def shape(
+        self, team: str, model: str, body_bytes: int, max_tokens: int | None, n: int, context_tokens: int, sized: Sized | None = None
+    ) -> Shape:
         """The estimated shape of a request of ``body_bytes`` that asks for ``n`` answers of at most ``max_tokens`` tokens each.
 
         ``max_tokens`` None: no limit but the context's. Prompt and each answer together stay within ``context_tokens``.
+        ``sized``: what is known of the body beside its size.
         """
         table = self._table
         learned = table.get((team, model)) or table.get(("", model)) or self._start
-        prompt_tokens = math.ceil(body_bytes * learned.tokens / learned.bytes)
+        if sized is None:
+            prompt_tokens = math.ceil(body_bytes * learned.tokens / learned.bytes)
+        elif sized.counted_tokens is None:
+            prompt_tokens = math.ceil(sized.text_bytes * learned.tokens / learned.bytes) + sized.media_tokens
+        else:
+            overhead = self._overheads.get(model) or _Overhead()
+            prompt_tokens = sized.counted_tokens + round(overhead.of(sized.messages)) + sized.media_tokens
         if prompt_tokens >= context_tokens:
             prompt_tokens = context_tokens - 1
         if prompt_tokens < 1:
@@ -139,7 +186,7 @@ class Estimator:
                 return expected
         return None
 
-    def learn(self, team: str, model: str, body_bytes: int, usage: Usage, n: int = 1) -> None:
+    def learn(self, team: str, model: str, body_bytes: int, usage: Usage, n: int = 1, sized: Sized | None = None) -> None:
         """Take a finished request into account: ``n`` answers to ``body_bytes``, as the engine counted them.
 
         Counts that aren't exact are ignored: a cut stream says how long it was allowed to be, not how long it would have been.
@@ -148,9 +195,22 @@ class Estimator:
             return
         of_model = self._learned("", model)
         learned = self._learned(team, model) if team else of_model
+        # What images really took is not told apart, so their prompts teach nothing of text.
+        text_bytes = body_bytes if sized is None else 0 if sized.media_tokens else sized.text_bytes
         for each in (of_model,) if learned is of_model else (of_model, learned):
-            each.prompt(body_bytes, usage.prompt_tokens)
+            if text_bytes:
+                each.prompt(text_bytes, usage.prompt_tokens)
             each.output(usage.output_tokens / max(1, n))
+        if text_bytes and sized is not None and sized.counted_tokens is not None:
+            self._learn_overhead(model, usage.prompt_tokens - sized.counted_tokens, sized.messages)
+
+    def _learn_overhead(self, model: str, tokens: int, messages: int) -> None:
+        overhead = self._overheads.get(model)
+        if overhead is None:
+            if len(self._overheads) >= TABLE_MAX:
+                del self._overheads[next(iter(self._overheads))]
+            overhead = self._overheads[model] = _Overhead()
+        overhead.learn(tokens, messages)
 
     def _learned(self, team: str, model: str) -> _Learned:
         """The entry, made if need be, and moved to the end of the table: its first entry is the one to forget."""

@@ -16,19 +16,17 @@ from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix
+from forebay.admission.prior import SPARSELY
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX, Waiting
-from forebay.admission.waits import Position, measured_wait_s, position, retry_after_s
+from forebay.admission.waits import Position, position, retry_after_s, too_late
 from forebay.domain.roster import LaneLoad, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
-from forebay.domain.signal import Known
 from forebay.spec.types import Tier
 
 NO_REPLICAS_HOLD_S = 15.0
 """With no replica and none expected a request is held this long: the controller needs a few ticks to start the first."""
-FORESIGHT_S = 600.0
-"""A pace seen over half a minute is not stretched further: tiers that accept a longer wait are not refused by prediction."""
 
 
 class Admission:
@@ -62,6 +60,7 @@ class Admission:
         self._pump = Pump(self._waiting)
         self._replicas = self._pump.replicas
         self.cached = self._replicas.cached
+        self.foreseen = self._replicas.foreseen
         self._lanes = self._waiting.lanes
         self._lane_of = self._waiting.lane_of
         self._tickets: dict[int, Ticket] = {}
@@ -173,6 +172,8 @@ class Admission:
         entry = self._running(ticket)
         self.finished_total += 1
         if usage is not None:
+            if self._waiting.count or not ticket & SPARSELY:
+                self._replicas.served.ended(entry.cost, now_s - entry.dispatched_s)
             if usage.output_tokens - entry.resumed > entry.output:
                 self.outlived_total += 1
             entry.lane.order.charge(entry, self._replicas.prefilled_tokens(entry, usage) + OUTPUT_COST * usage.output_tokens)
@@ -305,13 +306,8 @@ class Admission:
         sheds_all = self._replicas.posture is Posture.SHED_LOW and lane.rank > self._lanes[0].rank
         if sheds_all or (self._replicas.posture is not Posture.OPEN and lane.preemptible):
             return Refusal.SHED if self._replicas.listed else Refusal.NO_REPLICAS
-        longest_wait_s = entry.deadline_s - now_s
-        if not self._replicas.listed or longest_wait_s > FORESIGHT_S:
-            return None
-        if self._replicas.ready_at_s is not None and self._replicas.ready_at_s <= entry.deadline_s:
-            return None
-        wait = measured_wait_s(self._lanes, lane, entry.account, now_s, longest_wait_s)
-        return Refusal.WOULD_EXPIRE if isinstance(wait, Known) and wait.value > longest_wait_s else None
+        late = too_late(self._lanes, lane, entry.account, self._replicas, entry.deadline_s, now_s)
+        return Refusal.WOULD_EXPIRE if late else None
 
     def _enqueue(self, entry: Ticket, now_s: float, effects: list[Effect]) -> None:
         """Let it wait, in the place of another if the queue is full."""

@@ -16,7 +16,8 @@ from operator import attrgetter
 
 from forebay.admission.budget import Replica, could_ever_fit
 from forebay.admission.outcomes import Refusal
-from forebay.admission.prefixes import PrefixIndex
+from forebay.admission.prefixes import Prefix, PrefixIndex
+from forebay.admission.prior import Served
 from forebay.admission.reserve import Reserve
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
@@ -71,6 +72,7 @@ class Replicas:
         self.prefixes = PrefixIndex()
         """What was sent to the listed ones."""
         self.cached = Cached()
+        self.served = Served()
 
     def take(self, roster: RosterPool, now_s: float) -> None:
         """Use this roster from now on. A replica that left keeps its permits until they end; one that comes back counts them."""
@@ -225,6 +227,11 @@ class Replicas:
             if better and replica.fits(ticket, cached) and self._spares(replica, ticket, now_s):
                 best, least = replica, tokens
         return best
+
+    def foreseen(self, prefix: Prefix, uncached_tokens: int) -> int:
+        """Of so many tokens of a prompt, how many are cached on the replica that has most of them, as far as is known."""
+        levels = self.prefixes.levels(prefix.chain)
+        return prefix.cached_tokens(levels[0][0], uncached_tokens) if levels else 0
 
     def sent(self, ticket: Ticket, replica: Replica) -> int:
         """``ticket`` is given a permit there: how many tokens of its prompt are foreseen to be cached. From now on all are."""

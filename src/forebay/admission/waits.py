@@ -2,8 +2,8 @@
 
 Before it: what waits in more important lanes, and of its own lane what fairness starts first (`fairness.FairOrder.ahead`), so that a team
 with little in line is not told to wait for another's backlog. The measured pace of the lane is preferred: it already contains what more
-important lanes take from it. Where none was measured, the replicas' declared paces say at least how long the work takes when nothing else
-comes. Only the measured one is good enough to refuse a request on.
+important lanes take from it. Where none was measured, what the pool's requests took, or what its profile declares
+(`prior`), says how long the work takes if nothing else comes; a request is refused on that only with a margin.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,6 +13,7 @@ import msgspec
 from forebay.admission.fairness import Account
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal, Shortage, bounded
+from forebay.admission.prior import MARGIN
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity
@@ -20,6 +21,8 @@ from forebay.domain.signal import Known, Signal, Unknown
 
 NO_REPLICAS_RETRY_S = 30.0
 """Retry-After where nothing is expected."""
+FORESIGHT_S = 600.0
+"""A pace seen over half a minute is not stretched further: tiers that accept a longer wait are not refused by prediction."""
 UNMEASURED_RETRY_S = 10.0
 """Retry-After where neither a measured nor a declared pace is known."""
 
@@ -36,7 +39,7 @@ class Position(msgspec.Struct, frozen=True):
     """Their virtual tokens."""
     waited_s: float
     starts_in_s: float | None
-    """At the measured pace, else the declared one; None: neither is known."""
+    """At the measured pace, else as foreseen without one; None: nothing is known."""
     refused_in_s: float
     """How long it will wait at most."""
     short_of: Shortage | None = None
@@ -65,14 +68,48 @@ def declared_wait_s(lanes: Sequence[Lane], lane: Lane, share: float, capacities:
     """
     prefill_per_s = decode_per_s = 0.0
     for capacity in capacities:
-        prefill_per_s += capacity.prefill_tokens_per_s
-        decode_per_s += capacity.decode_tokens_per_s
+        if capacity.paced:
+            prefill_per_s += capacity.prefill_tokens_per_s
+            decode_per_s += capacity.decode_tokens_per_s
     if prefill_per_s <= 0 or decode_per_s <= 0:
         return None
     before = lanes[: lane.index]
     prompt_tokens = sum(other.prompt_tokens for other in before) + share * lane.prompt_tokens
     output_tokens = sum(other.output_tokens for other in before) + share * lane.output_tokens
     return max(prompt_tokens / prefill_per_s, output_tokens / decode_per_s)
+
+
+def foreseen_wait_s(lanes: Sequence[Lane], lane: Lane, ahead_tokens: float, replicas: Replicas, now_s: float) -> float | None:
+    """The same where the lane's pace was not measured: from what ended, else declared, and not before what runs can have ended.
+
+    ``ahead_tokens``: virtual tokens of its own lane that start first. None: nothing is known of the pool's pace.
+    """
+    before = sum(other.cost_tokens for other in lanes[: lane.index]) + ahead_tokens
+    pace = replicas.served.tokens_per_s(replicas.listed)
+    if pace is not None:
+        return before / pace
+    share = ahead_tokens / lane.cost_tokens if lane.cost_tokens else 0.0
+    declared_s = declared_wait_s(lanes, lane, share, (replica.capacity for replica in replicas.listed))
+    best = replicas.served.best_per_s(replicas.listed, now_s)
+    known = [wait_s for wait_s in (declared_s, None if best is None else before / best) if wait_s is not None]
+    return max(known, default=None)
+
+
+def too_late(lanes: Sequence[Lane], lane: Lane, account: Account, replicas: Replicas, deadline_s: float, now_s: float) -> bool:
+    """Whether another request of this team can't start by ``deadline_s``, as far as that can be told."""
+    longest_wait_s = deadline_s - now_s
+    if not replicas.listed or longest_wait_s > FORESIGHT_S:
+        return False
+    if replicas.ready_at_s is not None and replicas.ready_at_s <= deadline_s:
+        return False
+    wait = measured_wait_s(lanes, lane, account, now_s, longest_wait_s)
+    if isinstance(wait, Known):
+        return wait.value > longest_wait_s
+    everything_s = foreseen_wait_s(lanes, lane, lane.cost_tokens, replicas, now_s)
+    if everything_s is None or everything_s <= MARGIN * longest_wait_s:
+        return False
+    ahead_s = foreseen_wait_s(lanes, lane, lane.order.ahead(account, account.tokens)[0], replicas, now_s)
+    return ahead_s is not None and ahead_s > MARGIN * longest_wait_s
 
 
 def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why: Refusal, now_s: float) -> float | None:
@@ -83,11 +120,13 @@ def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why
     if why is Refusal.NO_REPLICAS:
         return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)
     lane, account = ticket.lane, ticket.account
-    wait = measured_wait_s(lanes, lane, account, now_s)
-    wait_s = wait.value if isinstance(wait, Known) else None
-    if wait_s is None:
-        share = lane.order.ahead(account, account.tokens)[0] / lane.cost_tokens if lane.cost_tokens else 0.0
-        wait_s = declared_wait_s(lanes, lane, share, (replica.capacity for replica in replicas.listed))
+    # At least as long as the pool needs for this one: who has waited in vain is not told to come back into the same line at once.
+    ahead_tokens = max(lane.order.ahead(account, account.tokens)[0], float(ticket.cost))
+    pace = lane.pace.tokens_per_s(now_s, lane.waiting > 0)
+    if isinstance(pace, Known):
+        wait_s: float | None = (sum(other.cost_tokens for other in lanes[: lane.index]) + ahead_tokens) / pace.value
+    else:
+        wait_s = foreseen_wait_s(lanes, lane, ahead_tokens, replicas, now_s)
     if wait_s is None:
         wait_s = UNMEASURED_RETRY_S
     return bounded(wait_s if ready_in_s is None else min(wait_s, ready_in_s))
@@ -99,11 +138,10 @@ def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: f
     if ticket.replica is not None:
         return Position(lane.tier, False, 0, 0, ticket.dispatched_s - ticket.arrived_s, 0.0, 0.0)
     tokens, requests = lane.order.before(ticket)
-    share = tokens / lane.cost_tokens if lane.cost_tokens else 0.0
+    foreseen_s = foreseen_wait_s(lanes, lane, tokens, replicas, now_s)
     before = lanes[: lane.index]
     tokens += sum(other.cost_tokens for other in before)
     pace = lane.pace.tokens_per_s(now_s, True)
-    declared_s = declared_wait_s(lanes, lane, share, (replica.capacity for replica in replicas.listed))
     roomiest = replicas.roomiest(ticket)
     short_of = Shortage.REPLICA if roomiest is None else roomiest.short_of(ticket)
     if short_of is Shortage.TURN and lane.preemptible and roomiest in replicas.held:
@@ -114,7 +152,7 @@ def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: f
         ahead=int(requests) + sum(other.waiting for other in before),
         ahead_tokens=round(tokens),
         waited_s=now_s - ticket.arrived_s,
-        starts_in_s=tokens / pace.value if isinstance(pace, Known) else declared_s,
+        starts_in_s=tokens / pace.value if isinstance(pace, Known) else foreseen_s,
         refused_in_s=max(0.0, ticket.deadline_s - now_s),
         short_of=short_of,
     )

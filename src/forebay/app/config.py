@@ -53,10 +53,15 @@ def check_live(spec: Spec) -> None:
 
 def _with_paths(spec: Spec, path: Path) -> Spec:
     """Paths in a configuration are relative to it, wherever it is read from."""
-    if spec.tls is None:
-        return spec
     folder = path.resolve().parent
-    return msgspec.structs.replace(spec, tls=Tls(str(folder / spec.tls.cert), str(folder / spec.tls.key)))
+    pools = tuple(
+        msgspec.structs.replace(pool, estimate=msgspec.structs.replace(pool.estimate, tokenizer=str(folder / pool.estimate.tokenizer)))
+        if pool.estimate.tokenizer
+        else pool
+        for pool in spec.pools
+    )
+    tls = None if spec.tls is None else Tls(str(folder / spec.tls.cert), str(folder / spec.tls.key))
+    return msgspec.structs.replace(spec, pools=pools, tls=tls)
 
 
 def _team_files(path: Path, bad: list[BadSpec]) -> list[Path]:

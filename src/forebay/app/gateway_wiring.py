@@ -8,6 +8,7 @@ import msgspec
 
 from forebay.adapters.clock import LoopClock, RandomIds
 from forebay.adapters.log import LogSink
+from forebay.adapters.tokenizer import FileTokenizer
 from forebay.adapters.upstream import HttpUpstream
 from forebay.app.keys import spill_keys
 from forebay.gateway.link import Link
@@ -27,10 +28,13 @@ class GatewaySystem(msgspec.Struct):
 
 
 def gateway(spec: Spec, clock: LoopClock, name: str, tls: ssl.SSLContext | None = None, ledger: Ledger | None = None) -> GatewaySystem:
-    """Build the gateway's process. Raises BadInput for an API key of other people's engines that isn't in the environment."""
+    """Build the gateway's process. Raises BadInput for an API key that isn't in the environment, or a tokenizer that can't be read."""
     upstream, sink = HttpUpstream(), LogSink()
     chance = random.Random(secrets.randbits(64))
     built = Gateway(spec, clock, RandomIds(), upstream, chance, sink, name, tls, spill_keys(spec), ledger)
+    for pool in spec.pools:
+        if pool.estimate.tokenizer:
+            built.desk.pools[pool.name].sizing.counter = FileTokenizer(pool.estimate.tokenizer, f"pools.{pool.name}.estimate.tokenizer")
     return GatewaySystem(built, upstream, clock, sink, chance)
 
 

@@ -61,6 +61,8 @@ def render(record: Record) -> Table:
 def _rows(record: Record) -> Iterator[tuple[str, str]]:
     yield "who", f"team {record.team}, tier {record.tier}, pool {record.pool}"
     yield "arrived", datetime.fromtimestamp(record.arrived_unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if record.way:
+        yield "instead", record.way
     yield "estimate", f"{record.estimated_prompt_tokens} prompt and {record.estimated_output_tokens} output tokens"
     waited = f"{record.queue_s:.3f} s"
     yield "waited", f"{waited}, at first for {_WAITED_FOR.get(record.waited_for, record.waited_for)}" if record.waited_for else waited

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from forebay.admission.reconcile import Booked
 from forebay.domain.roster import PoolLoad, Snapshot, TierCounts
 from forebay.domain.signal import Known, Signal, Unknown
 
@@ -20,6 +21,8 @@ ATTAINMENT_SAMPLES_MIN = 20
 SAMPLES_MAX = 1024
 GATEWAYS_MAX = 256
 FORGET_S = 900.0
+BOOKED_AGE_SHARE = 0.2
+"""Of a lease: what was booked longer ago than this is not compared with what an engine holds now."""
 COUNTERS = (
     "arrived",
     "arrived_prompt_tokens",
@@ -53,12 +56,14 @@ class GatewayRecord:
         self.heard_s = now_s
         self.acknowledged = (0, 0)
         self.snapshot: Snapshot | None = None
+        self.snapshot_s = now_s
+        """When it was received."""
         self.samples: dict[str, deque[Sample]] = {}
 
     def take(self, snapshot: Snapshot, now_s: float) -> None:
         """Keep ``snapshot`` as received at ``now_s``."""
         self.snapshot = snapshot
-        self.heard_s = now_s
+        self.snapshot_s = self.heard_s = now_s
         for load in snapshot.pools:
             samples = self.samples.setdefault(load.pool, deque(maxlen=SAMPLES_MAX))
             counts = _counts(load.counts)
@@ -171,6 +176,21 @@ class GatewayBook:
             if row.replica == replica
         ]
         return float(sum(row.kv_tokens for row in rows)), float(sum(row.preemptible_kv_tokens for row in rows))
+
+    def booked(self, pool: str, replica: str, now_s: float) -> Booked | None:
+        """KV tokens booked on ``replica`` over all gateways; None where one of them has not just told, or is too old to tell."""
+        least = most = 0
+        for record in self.records.values():
+            if record.snapshot is None or now_s - record.snapshot_s > BOOKED_AGE_SHARE * self.lease_s:
+                return None
+            for load in record.snapshot.pools:
+                for row in load.replicas if load.pool == pool else ():
+                    if row.replica == replica:
+                        if row.kv_tokens_least is None or row.kv_tokens_most is None:
+                            return None
+                        least += row.kv_tokens_least
+                        most += row.kv_tokens_most
+        return Booked(least, most)
 
     def rate(self, pool: str, counter: str, now_s: float, window_s: float = RATE_WINDOW_S) -> Signal:
         """Increase per second of ``counter`` (one of COUNTERS) over the last ``window_s``, over all gateways."""

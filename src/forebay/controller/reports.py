@@ -175,6 +175,13 @@ class _Exposition:
         waiting = GaugeMetricFamily("forebay_lanes_waiting", "Requests waiting in lanes, preemptible ones left out", labels=["pool"])
         alerts = GaugeMetricFamily("forebay_alert", "1 while the alert holds", labels=["pool", "alert"])
         seconds = CounterMetricFamily("forebay_gpu_seconds", "GPU-seconds by replica state", labels=["pool", "state"])
+        ratio = GaugeMetricFamily(
+            "forebay_kv_ratio",
+            "KV tokens that the engine holds, per token booked there: its budget is divided by it",
+            labels=["pool", "replica"],
+        )
+        brake = GaugeMetricFamily("forebay_kv_brake", "Share of the KV budget held back for preemptions", labels=["pool", "replica"])
+        preemptions = CounterMetricFamily("forebay_engine_preemptions", "Sequences that engines have preempted", labels=["pool"])
         kept = GaugeMetricFamily(
             "forebay_history_kept", "0 while the store refuses what should be kept", value=float(not self._store.problem)
         )
@@ -191,4 +198,10 @@ class _Exposition:
                 alerts.add_metric([name, alert.kind.value], 1.0)
             for state_name, value in self._controller.meter.gpu_seconds.get(name, {}).items():
                 seconds.add_metric([name, state_name], value)
-        return [desired, states, terms, binding, waiting, alerts, seconds, kept]
+            for view in ward.views:
+                correction = self._controller.corrections.correction(view.id)
+                if correction is not None:
+                    ratio.add_metric([name, view.id], correction.ratio)
+                    brake.add_metric([name, view.id], correction.brake)
+            preemptions.add_metric([name], self._controller.corrections.preemptions_total.get(name, 0))
+        return [desired, states, terms, binding, waiting, alerts, seconds, kept, ratio, brake, preemptions]

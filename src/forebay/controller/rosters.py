@@ -5,6 +5,7 @@ from math import ceil
 
 import msgspec
 
+from forebay.controller.corrections import Corrections
 from forebay.controller.ward import Ward
 from forebay.domain.replica import ReplicaState
 from forebay.domain.roster import Capacity, Roster, RosterPool, RosterReplica
@@ -21,11 +22,13 @@ CapacityOf = Callable[[Pool, EngineSignals], Capacity]
 class Rosters:
     """Makes rosters under one leader's term; the newest is ``current``."""
 
-    def __init__(self, term: int, lease_s: float, capacity_of: CapacityOf) -> None:
+    def __init__(self, term: int, lease_s: float, capacity_of: CapacityOf, corrections: Corrections) -> None:
         self.current = Roster(term, 0, lease_s, ())
         self._outbid = False
         self._capacity_of = capacity_of
-        self._capacities: dict[str, Capacity] = {}
+        self._corrections = corrections
+        self.capacities: dict[str, Capacity] = {}
+        """Of each replica listed, before correction."""
 
     def make(self, wards: Iterable[Ward], leaving: frozenset[str], now_s: float) -> bool:
         """Bring ``current`` up to date; True if it changed and must be published."""
@@ -43,7 +46,7 @@ class Rosters:
 
     def _pool(self, ward: Ward, leaving: frozenset[str], now_s: float) -> RosterPool:
         replicas = tuple(
-            RosterReplica(view.id, view.url, self._capacity(ward, view.id))
+            RosterReplica(view.id, view.url, self._corrections.applied(view.id, self._capacity(ward, view.id)))
             for view in ward.views
             if view.state is ReplicaState.READY and view.id not in leaving
         )
@@ -53,15 +56,15 @@ class Rosters:
 
     def _capacity(self, ward: Ward, replica_id: str) -> Capacity:
         """Computed once a replica, and again only while an attached engine has not told its own."""
-        known = self._capacities.get(replica_id)
+        known = self.capacities.get(replica_id)
         signals = ward.signals.get(replica_id, EngineSignals())
         if known is None or (ward.pool.profile is None and isinstance(signals.kv_tokens, Known)):
-            known = self._capacities[replica_id] = self._capacity_of(ward.pool, signals)
+            known = self.capacities[replica_id] = self._capacity_of(ward.pool, signals)
         return known
 
     def forget(self, present: set[str]) -> None:
         """Drop what is remembered of replicas that are no more."""
-        self._capacities = {name: capacity for name, capacity in self._capacities.items() if name in present}
+        self.capacities = {name: capacity for name, capacity in self.capacities.items() if name in present}
 
 
 def _next_ready_in_s(ward: Ward, now_s: float) -> float | None:

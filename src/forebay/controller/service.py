@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from forebay.controller.corrections import Corrections
 from forebay.controller.demand import Demand
 from forebay.controller.gateways import GatewayBook
 from forebay.controller.history import ColdStarts, Ramps
@@ -76,7 +77,8 @@ class Controller:
         self.wedges = Wedges(clock.speed)
         self.places = Places()
         self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
-        self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of)
+        self.corrections = Corrections(store)
+        self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of, self.corrections)
         self._effects: list[drain.Effect] = []
         self._states: dict[str, ReplicaState] = {}
         self._saved_s = 0.0
@@ -141,6 +143,7 @@ class Controller:
         self._account(views, now_s, wall_s)
         for ward in self.wards.values():
             ward.see(views, readings)
+            self.corrections.take(ward, self.rosters.capacities, self.book, now_s)
         # 2. Let retreats move.
         self._advance_retreats(views, readings, now_s)
         await self._carry_out()
@@ -166,10 +169,13 @@ class Controller:
             self._effects += self.retreat.gateway_left(name, now_s)
             self._event("gateway_forgotten", f"gateway {name} has been gone too long for any stream of its to live")
         self._tell_states(views)
-        self.rosters.forget({view.id for view in views})
+        present = {view.id for view in views}
+        self.rosters.forget(present)
+        self.corrections.forget(present)
         if now_s - self._saved_s >= SAVE_EVERY_S:
             self._saved_s = now_s
             self.meter.save()
+            self.corrections.save()
 
     def _tell_states(self, views: Sequence[ReplicaView]) -> None:
         for view in views:

@@ -22,6 +22,7 @@ class Capacity(msgspec.Struct, frozen=True):
     """The three budgets of one replica, and its pace, as admission uses them."""
 
     kv_tokens: int
+    """What may be booked at once: the engine's own, corrected by how what it holds compares with what was booked."""
     sequences: int
     prefill_tokens: int
     """Bound on outstanding uncached prefill tokens: the TTFT share of the SLO × the prefill rate."""
@@ -35,6 +36,10 @@ class Capacity(msgspec.Struct, frozen=True):
     """A decode step takes this, and for each sequence and each KV token:"""
     step_per_sequence_s: float = 0.0
     step_per_kv_token_s: float = 0.0
+    paced: bool = True
+    """Whether the paces are known of the hardware; else they are permissive guesses, and nobody's wait is foretold by them."""
+    kv_tokens_alone: int = 0
+    """What one request may take that runs there alone: never corrected. 0: as many as ``kv_tokens``."""
 
 
 class RosterReplica(msgspec.Struct, frozen=True):
@@ -103,6 +108,11 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     kv_tokens: int
     preemptible_streams: int = 0
     preemptible_kv_tokens: int = 0
+    kv_tokens_least: int | None = None
+    """Of ``kv_tokens``, what the engine must be holding: no prompt that may not be prefilled yet, nothing that may be shared. None:
+    an older gateway, which does not tell."""
+    kv_tokens_most: int | None = None
+    """``kv_tokens`` with what may have come by now of answers that tell nothing until their end."""
 
 
 class TierCounts(msgspec.Struct, frozen=True):

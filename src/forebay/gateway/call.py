@@ -3,6 +3,7 @@
 Slots, since this is made and dropped for every request, and read many times in between.
 """
 
+from forebay.admission.estimate import Sized
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import PassedHead
 from forebay.gateway.asking import NOTHING, Wants
@@ -82,12 +83,13 @@ class CallState:
         "_wait_counted",
         "_waited_for",
         "_wants",
-        "_way",
         "_whole",
         "_why",
         "_wire_bytes",
         "data",
+        "sized",
         "ticket",
+        "way",
     )
 
     _answer: ResponseHead | None
@@ -112,8 +114,8 @@ class CallState:
     """Pools that did not start it in time."""
     _patience_s: float
     _tier: Tier
-    _way: bytes
-    """Header lines that say where it was answered instead."""
+    way: bytes
+    """Header lines that say where it was answered instead, or why there."""
     _keep_alive: bool
     """As the head said that is out."""
     _only: bytes
@@ -157,6 +159,9 @@ class CallState:
     data: Sink
     """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
 
+    sized: Sized | None
+    """What is known of its body beside its size."""
+
     def __init__(
         self,
         context: Context,
@@ -183,12 +188,12 @@ class CallState:
         self.ticket = context.desk.next_ticket()
         self.data = nothing
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
-        self._begun_s = self._retry_after_s = None
+        self._begun_s = self._retry_after_s = self.sized = None
         self._only = b""
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0
         self._tried = self._left = ()
-        self._way = b""
+        self.way = b""
         self._wants = NOTHING
         self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = False
         self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = self._continued = (

@@ -38,7 +38,8 @@ class Ending(Recorded):
                     # The last content came just before the end, so nothing is looked at per event.
                     meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
                 if usage.exact and pool.should_learn():
-                    desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences)
+                    desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences, self.sized)
+                    pool.errors.observe(self._estimate, usage)
         if outcome is _TRUNCATED and self._open:
             meter.itl_missed += 1
         self._body = b""

@@ -15,6 +15,7 @@ from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape
+from forebay.gateway.shape_errors import ShapeErrors, rows
 from forebay.spec.types import Tier
 
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -192,6 +193,10 @@ class Gauges(Protocol):
         """``(pool, prompt tokens foreseen to be cached, those that engines told were)``."""
         ...
 
+    def shape_errors(self) -> Iterable[tuple[str, list[ShapeErrors]]]:
+        """``(model, those of its pools)``."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -256,6 +261,15 @@ class GatewayCollector(Collector):
             wait.add_metric(labels, meter.queue_wait.cumulative(), meter.queue_wait.sum_s)
         yield ttft
         yield wait
+        errors = HistogramMetricFamily(
+            "forebay_shape_error",
+            "Estimated ÷ actual tokens of a sample of finished requests, of prompt and output.",
+            labels=["model", "part"],
+        )
+        for model, pools in self._gauges.shape_errors():
+            for part, buckets, total in rows(pools):
+                errors.add_metric([model, part], buckets, total)
+        yield errors
 
     def _now(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         waiting = GaugeMetricFamily("forebay_waiting", "Requests in the lane.", labels=["pool", "tier"])

@@ -4,6 +4,8 @@ It is looked at when it arrives, each second while it waits, and when it is abou
 anywhere moves: chat, completions and embeddings. Once a replica was sent it, that replica's pool keeps it.
 """
 
+import msgspec
+
 from forebay.admission.effects import Refuse
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
@@ -97,8 +99,10 @@ class Moving(Recovery):
         self._retries = 0
         self._resent = False
         self._forget_answer()
-        self._way = told
+        self.way = told
         self._tried = ()
+        if self.sized is not None:  # another model's tokens were counted
+            self.sized = msgspec.structs.replace(self.sized, counted_tokens=None)
         if self._ask.stream:
             self._ask_more()
         shape: Shape = self._estimate

@@ -15,9 +15,12 @@ from forebay.domain.roster import RosterPool
 from forebay.engine.steptime import step_s
 from forebay.gateway.firsts import FirstContents
 from forebay.gateway.meters import TierMeter
+from forebay.gateway.shape_errors import ShapeErrors
+from forebay.gateway.sizing import Sizing
 from forebay.spec.types import Pool, Spec
 
 if TYPE_CHECKING:
+    from forebay.gateway.long_context import LongContext
     from forebay.gateway.overflow import Ways
 
 
@@ -94,9 +97,11 @@ class PoolDesk:
         "calls",
         "context_tokens",
         "engine",
+        "errors",
         "firsts",
         "foreign",
         "head",
+        "long",
         "meters",
         "model",
         "name",
@@ -104,6 +109,7 @@ class PoolDesk:
         "roster",
         "roster_at_s",
         "routed",
+        "sizing",
         "stall_s",
         "ways",
     )
@@ -123,6 +129,8 @@ class PoolDesk:
         """Its engines are other people's."""
         self.ways: Ways | None = None
         """Out of the pool."""
+        self.long: LongContext | None = None
+        """Where its long requests go."""
         self.calls: dict[int, Caller] = {}
         self.meters = {tier.name: TierMeter(pool.name, tier, pool.slo.itl_s) for tier in spec.tiers}
         models = {model.name: model for model in spec.models}
@@ -130,6 +138,8 @@ class PoolDesk:
         bounds = [tokens for tokens in (declared, pool.profile.context_tokens if pool.profile else 0) if tokens]
         self.context_tokens = min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
         self.engine = pool.engine
+        self.errors = ShapeErrors()
+        self.sizing = Sizing(pool.estimate)
         self.firsts = FirstContents()
         self.outliers = Outliers()
         self.stall_s = _stall_s(pool.profile)

@@ -11,7 +11,7 @@ from forebay.gateway.answers import ErrorReply
 from forebay.gateway.call import CallState
 from forebay.gateway.desk import Desk
 from forebay.gateway.meters import Outcome
-from forebay.gateway.records import WHY_CHARS_MAX, Place, Record
+from forebay.gateway.records import WHY_CHARS_MAX, Place, Record, shown_way
 
 PLACES_MAX = 4096
 """Pairs of pool and replica whose header lines are remembered."""
@@ -89,6 +89,7 @@ class Recorded(CallState, ABC):
                 usage,
                 self._begun_s,
                 now_s,
+                self.way,
             )
         )
 
@@ -130,6 +131,7 @@ class Recorded(CallState, ABC):
             why=self._why[:WHY_CHARS_MAX],
             retry_after_s=self._retry_after_s,
             place=place,
+            way=shown_way(self.way),
         )
 
 

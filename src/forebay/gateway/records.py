@@ -92,6 +92,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """Real seconds, as the client was told."""
     place: Place | None = None
     """Of one that waits."""
+    way: str = ""
+    """Where it was answered instead of its pool, or why there: as in the answer's headers."""
 
 
 class Live(Protocol):
@@ -107,11 +109,16 @@ class Live(Protocol):
         ...
 
 
-Ordinary = tuple[bytes, str, str, str, float, Shape, float, str, str, Usage | None, float | None, float]
-"""Of a request that went as it should: id, team, tier, pool, arrival, estimate, wait, what for, replica, usage, first content, end.
+Ordinary = tuple[bytes, str, str, str, float, Shape, float, str, str, Usage | None, float | None, float, bytes]
+"""Of a request that went as it should: id, team, tier, pool, arrival, estimate, wait, what for, replica, usage, first content, end, way.
 
 Such are nearly all: what is made for each is as little as can be made a record of when somebody asks.
 """
+
+
+def shown_way(headers: bytes) -> str:
+    """``x-forebay-long-context: 40000`` as ``long-context: 40000``."""
+    return headers.decode().strip().removeprefix("x-forebay-")
 
 
 class Records:
@@ -145,7 +152,7 @@ class Records:
         return max(went_well, other, key=lambda record: record.arrived_unix_s)
 
     def _whole(self, one: Ordinary) -> Record:
-        request_id, team, tier, pool, arrived_s, estimate, queue_s, waited_for, replica, usage, begun_s, ended_s = one
+        request_id, team, tier, pool, arrived_s, estimate, queue_s, waited_for, replica, usage, begun_s, ended_s, way = one
         return Record(
             id=request_id.decode(),
             state="finished",
@@ -164,6 +171,7 @@ class Records:
             exact=usage is not None and usage.exact,
             ttft_s=None if begun_s is None else begun_s - arrived_s,
             total_s=ended_s - arrived_s,
+            way=shown_way(way),
         )
 
     def told(self, path: bytes, team: str) -> bytes | ErrorReply:

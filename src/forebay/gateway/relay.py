@@ -322,7 +322,7 @@ class Call(Moving):
         self._open = True
         connection = self._connection
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        more = self._context.desk.limits_left(self._team) + self._place() + self._way
+        more = self._context.desk.limits_left(self._team) + self._place() + self.way
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
         connection.release(self._request)

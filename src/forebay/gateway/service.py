@@ -19,7 +19,7 @@ from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
-from forebay.gateway import overflow
+from forebay.gateway import long_context, overflow
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
@@ -85,6 +85,7 @@ class Gateway:
         self.failures = Failures(clock, self._emit)
         self.desk = Desk(spec, clock, self._on_ejection)
         overflow.join(spec, self.desk, keys or {}, self._emit, ledger)
+        long_context.join(spec, self.desk.pools)
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
@@ -235,7 +236,9 @@ class Gateway:
         if answer is None and path.startswith((MODELS + b"/", REQUESTS)):
             answer = self._tell
         if answer is None:
-            unknown = ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {_shown(path)}.")
+            unknown = ErrorReply(
+                404, "invalid_request_error", "unknown_url", f"Unknown request URL: {path[:200].decode('utf-8', 'replace')}."
+            )
             self._refuse(connection, unknown, self._request_id(request))
         elif request.method not in READS:
             self._not_allowed(connection, request, "GET, HEAD")
@@ -289,10 +292,12 @@ class Gateway:
                 self._refuse(connection, fitting, request_id)
                 return
             body = fitting
-        if route.plain and peek is None:
+        if route.plain and peek is None and pool.long is None:
             output_max = ask.output_tokens_max if route.generates else 1
-            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens)
+            sized = pool.sizing.look(body) if route.generates else None
+            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
+            call.sized = sized
             prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
             call.start(tier, shape, self.clock.now_s(), facts.patience_s, prefix)
         elif route.light:
@@ -317,12 +322,16 @@ class Gateway:
     ) -> None:
         output_max = ask.output_tokens_max if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
-        shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens)
-        call = connection.reply = call_for(route, request)(
-            self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id
-        )
-        by_prefix = pool.by_prefix and route.generates and not route.multipart
-        prefix = self._prefix(pool, ask, body, size, shape) if by_prefix else None
+        sized = pool.sizing.look(body) if route.generates and peek is None else None
+        shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens, sized)
+        way, spoken = b"", route.generates and not route.multipart
+        if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
+            asked = long_context.Asked(team, size, output_max, ask.n or 1, sized)
+            pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size))
+        kind = call_for(route, request)
+        call = connection.reply = kind(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
+        call.sized, call.way = sized, way
+        prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken else None
         call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)
 
     def _prefix(self, pool: PoolDesk, ask: Ask, body: bytes, size: int, shape: Shape) -> Prefix | None:
@@ -391,10 +400,6 @@ class Gateway:
 
     def _emit(self, kind: str, message: str, pool: str = "") -> None:
         self._sink.emit(Event(kind, self.clock.now_s(), self.clock.wall_s(), pool, message, {"gateway": self.name}))
-
-
-def _shown(raw: bytes) -> str:
-    return raw[:200].decode("utf-8", "replace")
 
 
 __all__ = ["Gateway", "static_roster"]

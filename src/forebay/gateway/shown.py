@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from forebay.admission.fairness import TeamLoad
 from forebay.gateway.desk import Desk
 from forebay.gateway.http import HttpServer
+from forebay.gateway.shape_errors import ShapeErrors
 
 
 class Shown:
@@ -34,6 +35,13 @@ class Shown:
         """Prompt tokens foreseen to be cached and told to be, by pool."""
         told = [(pool.name, pool.admission.cached) for pool in self.desk.pools.values()]
         return [(pool, cached.foreseen_tokens, cached.cached_tokens) for pool, cached in told]
+
+    def shape_errors(self) -> Iterable[tuple[str, list[ShapeErrors]]]:
+        """How good estimates were, by model."""
+        models: dict[str, list[ShapeErrors]] = {}
+        for pool in self.desk.pools.values():
+            models.setdefault(pool.model, []).append(pool.errors)
+        return models.items()
 
     def connections(self) -> int:
         """Open client connections."""

@@ -5,6 +5,7 @@ The decoder, the JSON Schema and the reference in docs/configuration.md are all 
 
 from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.spec import formats
+from forebay.spec.fields_estimate import ESTIMATE, LONG_CONTEXT
 from forebay.spec.fields_overflow import OVERFLOW, REGION
 from forebay.spec.fields_scaling import REPLICAS_MAX, SCALING, TOKENS_MAX
 from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, bandwidth, duration, size
@@ -114,6 +115,8 @@ POOL = Record(
         Field("scaling", SCALING, SCALING.doc),
         Field("queue", QUEUE, QUEUE.doc),
         Field("routing", ROUTING, ROUTING.doc),
+        Field("estimate", ESTIMATE, ESTIMATE.doc),
+        Field("long_context", LONG_CONTEXT, LONG_CONTEXT.doc),
         Field("overflow", OVERFLOW, OVERFLOW.doc),
         Field(
             "adapters",

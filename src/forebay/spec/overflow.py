@@ -59,6 +59,16 @@ def check_overflow(spec: Spec, pools: Mapping[str, Got], problems: Problems) -> 
                 )
 
 
+def check_residency(spec: Spec, teams: Mapping[str, Got], problems: Problems) -> None:
+    """Report regions that nothing is spilled to: a typo would keep a team at home without a word. Any, where nothing is spilled."""
+    spills = [spill for pool in spec.pools for spill in pool.overflow.spill]
+    regions = {spill.region for spill in spills if spill.region}
+    for got in teams.values():
+        for item in got.get("residency", ()) if spills else ():
+            if item.value not in regions:
+                problems.unknown(item.place, item.value, regions, "region that a pool spills to")
+
+
 def _returns(pool: Pool, serving: Mapping[str, Pool]) -> bool:
     seen, now = {pool.model}, pool.overflow.degrade_to
     while now in serving:

@@ -7,11 +7,12 @@ import msgspec
 
 from forebay.domain.profile import Profile
 from forebay.spec.formats import check_command
+from forebay.spec.long_context import build_long_context
 from forebay.spec.overflow import build_overflow
 from forebay.spec.problems import Problems, quoted
 from forebay.spec.profiles import on_hardware
 from forebay.spec.records import Got, Item
-from forebay.spec.types import EngineKind, Hardware, Pool, Scaling, Slo
+from forebay.spec.types import EngineKind, Estimate, Hardware, Pool, Scaling, Slo
 
 _ATTACHED_TOO = frozenset({"metrics", "health", "continue", "abort_by_id"})
 """Engine settings that make sense for engines that already run."""
@@ -41,6 +42,8 @@ def build_pool(name: str, got: Got, known: Known, problems: Problems) -> Pool:
     values["adapters"] = tuple(item.value for item in got.get("adapters", ()))
     slo = Slo(**got.record_of("slo").filled())
     overflow = build_overflow(got, problems)
+    values["long_context"] = build_long_context(got)
+    values["estimate"] = Estimate(**got.record_of("estimate").filled())
     return Pool(name=name, model=model, engine=engine, profile=profile, slo=slo, scaling=scaling, overflow=overflow, **values)
 
 

@@ -89,6 +89,24 @@ class Overflow(msgspec.Struct, frozen=True):
     spill_after_s: float = 15.0
 
 
+class LongContext(msgspec.Struct, frozen=True):
+    """Where requests of a pool go of which more than ``above_tokens`` have to be prefilled."""
+
+    pool: str
+    """Serves the same model."""
+    above_tokens: int = 32_000
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """How the size of a prompt is told before it runs."""
+
+    tokenizer: str = ""
+    """Path of the model's ``tokenizer.json``; empty: from bytes."""
+    image_tokens: int = 1000
+    """Of each image."""
+    audio_tokens_per_s: float = 25.0
+
+
 class Team(msgspec.Struct, frozen=True):
     """Who is charged. A key is ``(secret, tier)``: the tier is the default of requests made with it."""
 
@@ -228,6 +246,8 @@ class Pool(msgspec.Struct, frozen=True):
     """Names of LoRA adapters that every engine of the pool has loaded: clients ask for them as for models."""
     labels: tuple[tuple[str, str], ...] = ()
     overflow: Overflow = Overflow()
+    estimate: Estimate = Estimate()
+    long_context: LongContext | None = None
     prefix_routing: bool = True
     """Requests go where their prompt's beginning was sent before, within a bound of load."""
 

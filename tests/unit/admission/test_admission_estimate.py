@@ -2,10 +2,11 @@
 
 import random
 
+import msgspec
 import pytest
 
 from forebay.admission import estimate
-from forebay.admission.estimate import BYTES_PER_TOKEN_START, Estimator
+from forebay.admission.estimate import BYTES_PER_TOKEN_START, Estimator, Sized
 from forebay.domain.shape import Usage
 
 
@@ -94,3 +95,34 @@ def test_old_lengths_are_forgotten() -> None:
         estimator.learn("t", "m", 400, Usage(100, 200))
     assert estimator.expected_output("t", "m", 64) == 256
     assert estimator.expected_output("t", "m", 300) is None
+
+
+def test_what_is_counted_is_taken_as_it_is_with_what_its_template_puts_around_it() -> None:
+    estimator = Estimator()
+    sized = Sized(text_bytes=4000, media_tokens=0, counted_tokens=1000, messages=2)
+    assert estimator.shape("t", "m", 4000, None, 1, 8192, sized).prompt_tokens == 1010
+    for _ in range(200):
+        estimator.learn("t", "m", 4000, Usage(1024, 10), 1, sized)
+    assert estimator.shape("t", "m", 4000, None, 1, 8192, sized).prompt_tokens == 1024
+    longer = msgspec.structs.replace(sized, counted_tokens=3000, messages=1)
+    assert estimator.shape("t", "m", 0, None, 1, 8192, longer).prompt_tokens == 3012
+
+
+def test_media_cost_what_is_configured_on_top_of_text() -> None:
+    estimator = Estimator()
+    sized = Sized(text_bytes=350, media_tokens=576, counted_tokens=None, messages=0)
+    assert estimator.shape("t", "m", 10**6, None, 1, 8192, sized).prompt_tokens == 676
+    for _ in range(50):
+        estimator.learn("t", "m", 10**6, Usage(2000, 10), 1, sized)
+    assert estimator.shape("t", "m", 10**6, None, 1, 8192, sized).prompt_tokens == 676
+
+
+def test_a_wrong_tokenizer_can_not_run_away() -> None:
+    estimator = Estimator()
+    sized = Sized(text_bytes=4000, media_tokens=0, counted_tokens=1000, messages=1)
+    for _ in range(200):
+        estimator.learn("t", "m", 4000, Usage(900, 10), 1, sized)
+    assert estimator.shape("t", "m", 4000, None, 1, 8192, sized).prompt_tokens == 1000
+    for _ in range(200):
+        estimator.learn("t", "m", 4000, Usage(90_000, 10), 1, sized)
+    assert estimator.shape("t", "m", 4000, None, 1, 8192, sized).prompt_tokens == 2000

@@ -503,7 +503,9 @@ def test_load_tells_what_waits_and_what_runs_net_of_preemptible() -> None:
         LaneLoad("standard", False, 1, 12, 6.0),
         LaneLoad("batch", True, 0, 0, 0.0),
     )
-    assert replicas == (ReplicaLoad("a", streams=2, kv_tokens=23, preemptible_streams=1, preemptible_kv_tokens=13),)
+    assert replicas == (
+        ReplicaLoad("a", streams=2, kv_tokens=23, preemptible_streams=1, preemptible_kv_tokens=13, kv_tokens_least=13, kv_tokens_most=55),
+    )
 
 
 def test_what_was_abandoned_in_the_middle_is_not_kept_for_ever() -> None:
@@ -546,3 +548,12 @@ def test_what_is_left_is_estimated_anew_from_what_was_emitted() -> None:
     capped.arrive(1, "standard", "t", Shape(100, 200, output_tokens_max=250), 0.0)
     capped.emitted(1, 64)
     assert capped._replicas.listed[0].worst_tokens == 100 + 250
+
+
+def test_what_a_corrected_budget_is_too_small_for_runs_alone() -> None:
+    corrected = Capacity(800, 4, 1000, 0.0, 0.0, context_tokens=1000, kv_tokens_alone=1000)
+    pool = machine("a", of=corrected)
+    assert pool.arrive(1, "standard", "t", Shape(500, 400), 0.0) == [sent(1, "a")]
+    assert pool.arrive(2, "standard", "t", Shape(500, 400), 0.0) == []
+    assert pool.finish(1, None, 3.0) == [sent(2, "a")]
+    assert whys(pool.arrive(3, "standard", "t", Shape(700, 400), 3.0)) == [(3, Refusal.NEVER_FITS)]

@@ -59,3 +59,12 @@ def test_the_problems_of_all_files_come_at_once(tmp_path: Path) -> None:
     (teams / "b.yaml").write_text("teams: {b: {weight: 7}}")
     found = problems_of(path)
     assert sorted(Path(file).name for file, _, _ in found) == ["a.yaml", "b.yaml", "forebay.yaml"]
+
+
+def test_a_tokenizer_is_looked_for_beside_the_configuration(tmp_path):
+    (tmp_path / "forebay.yaml").write_text(
+        "pools: {chat: {attach: ['http://127.0.0.1:1'], estimate: {tokenizer: llama/tokenizer.json, image_tokens: 576}}}\n"
+    )
+    (pool,) = load(tmp_path / "forebay.yaml").pools
+    assert pool.estimate.tokenizer == str(tmp_path / "llama" / "tokenizer.json")
+    assert (pool.estimate.image_tokens, pool.estimate.audio_tokens_per_s) == (576, 25.0)

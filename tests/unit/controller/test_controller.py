@@ -1,15 +1,19 @@
 """The control loop over fakes: what it asks of the fleet, what it tells the gateways, what it remembers."""
 
+import math
+
 import msgspec
 import numpy as np
 import pytest
 
+from forebay.controller.gateways import BOOKED_AGE_SHARE
 from forebay.controller.observing import OVERDUE_S_MIN
 from forebay.controller.service import LEASE_S, Controller, PoolPolicy
 from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.domain.replica import ReplicaState, ReplicaView, StageTime
 from forebay.domain.roster import Ack, Bye, Capacity, Hello, PoolLoad, ReplicaLoad, Snapshot, TierCounts
 from forebay.domain.scaling import Alert, AlertKind, Decision, Term, TermKind
+from forebay.domain.signal import Known
 from forebay.ports import EngineSignals
 from forebay.scaling.capacity import PoolCapacity
 from forebay.spec.types import DEFAULT_TIERS, EngineKind, Model, Pool, Scaling, Spec
@@ -122,12 +126,13 @@ class Stage:
         self.clock, self.policy, self.sink = StillClock(), Scripted(), ListSink()
         self.fleet = ScriptedFleet(self.clock)
         self.store = store or MemoryStore()
+        self.pages = Silent()
         self.controller = self.make()
 
     def make(self):
         policies = {"chat": PoolPolicy(self.policy, PoolCapacity(rate_per_s=1.0, cold_start_s=10.0))}
         capacity = Capacity(10_000, 8, 1000, 1000.0, 100.0, 4096)
-        return Controller(SPEC, self.clock, self.fleet, Silent(), self.store, self.sink, policies, lambda pool, seen: capacity)
+        return Controller(SPEC, self.clock, self.fleet, self.pages, self.store, self.sink, policies, lambda pool, seen: capacity)
 
     def step(self, wanted=None, seconds=1.0):
         if wanted is not None:
@@ -388,3 +393,66 @@ def test_a_term_that_nobody_remembers_is_outbid(stage):
     stage.hear(Ack("g", 8, stage.controller.roster.version), stage.snapshot())
     stage.step()
     assert stage.fleet.take() == [("stop", victim)]
+
+
+class FullPages:
+    """Engines that hold a quarter more than is booked on them, and go on generating."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    async def read(self, replicas):
+        now_s = self.clock.now_s()
+        page = EngineSignals(
+            kv_usage=Known(0.5, now_s), generated_tokens_total=Known(100 * now_s, now_s), preemptions_total=Known(now_s // 50, now_s)
+        )
+        return dict.fromkeys(replicas, page)
+
+
+def kv_budgets(stage):
+    return {each.capacity.kv_tokens for pool in stage.controller.roster.pools for each in pool.replicas}
+
+
+def booked(stage, tokens=4000):
+    (pool,) = stage.snapshot([("chat-1", 9)]).pools
+    rows = (ReplicaLoad("chat-1", 9, tokens, kv_tokens_least=tokens, kv_tokens_most=tokens),)
+    return msgspec.structs.replace(stage.snapshot(), pools=(msgspec.structs.replace(pool, replicas=rows),))
+
+
+def test_a_kv_budget_follows_what_its_engine_holds_and_a_restart_remembers(stage):
+    stage.controller._source = FullPages(stage.clock)
+    ready_fleet(stage, 1)
+    assert kv_budgets(stage) == {10_000}
+    for _ in range(120):
+        stage.hear(booked(stage))
+        stage.step()
+    (budget,) = kv_budgets(stage)
+    assert 7000 < budget <= 8000
+    (listed,) = stage.controller.roster.pools[0].replicas
+    assert listed.capacity.kv_tokens_alone == 10_000
+    assert stage.controller.corrections.preemptions_total == {"chat": 2}
+    assert stage.controller.roster.version < 40
+    stage.controller = stage.make()
+    stage.step()
+    stage.step()
+    (again,) = kv_budgets(stage)
+    assert 7900 < again <= 8200
+
+
+def test_what_is_held_is_not_compared_while_a_gateway_has_not_just_told(stage):
+    stage.controller._source = FullPages(stage.clock)
+    ready_fleet(stage, 1)
+    stage.hear(booked(stage, 2000))
+    for _ in range(math.ceil(BOOKED_AGE_SHARE * LEASE_S)):
+        stage.step()
+    held = stage.controller.corrections.correction("chat-1").ratio
+    assert held > 1.0
+    for _ in range(40):
+        stage.step()
+    assert stage.controller.corrections.correction("chat-1").ratio == held
+    stage.hear(stage.snapshot([("chat-1", 9)]))  # of an older gateway
+    stage.step()
+    assert stage.controller.corrections.correction("chat-1").ratio == held
+    stage.hear(booked(stage, 2000))
+    stage.step()
+    assert stage.controller.corrections.correction("chat-1").ratio > held

@@ -18,7 +18,8 @@ from forebay.testing.loop import run
 from forebay.testing.raw_client import RawClient
 
 ONE = Capacity(100_000, 1, 50_000, 10_000.0, 1000.0, 8192)
-TIERS = (Tier("interactive", 0, 1.0, 30.0), Tier("batch", 1, 3600.0, 300.0, preemptible=True))
+TOTAL_S = 40.0
+TIERS = (Tier("interactive", 0, 1.0, 30.0, total_s=TOTAL_S), Tier("batch", 1, 3600.0, 300.0, preemptible=True))
 BOTH = Team("both", (("sk-both-key", "interactive"),), overflow=("degrade", "spill"))
 NEITHER = Team("neither", (("sk-neither-key", "interactive"),))
 EUROPE = Team("europe", (("sk-europe-key", "interactive"),), overflow=("spill",), residency=("eu",))

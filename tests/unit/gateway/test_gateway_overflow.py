@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from overflow_world import CHAT, FAR, answers, hangs, once, play
+from overflow_world import CHAT, FAR, TOTAL_S, answers, hangs, once, play
 
 from forebay.gateway.meters import Outcome
 
@@ -138,5 +138,23 @@ def test_a_client_that_leaves_while_it_is_spilled_frees_the_place():
         world.clients[-1].close()
         await world.sleep(0.5)
         assert place.admission.streams == 0
+
+    play(test, hangs, answers, hangs, spill=FAR)
+
+
+def test_a_whole_answer_that_hangs_where_it_was_spilled_is_ended_by_its_tiers_total():
+    """Nothing of it comes before its end, so only its length can tell that it hangs."""
+
+    async def test(world):
+        await world.begin("sk-both-key", {**CHAT, "stream": True})
+        second = await world.begin("sk-europe-key")
+        await world.sleep(10.5 + TOTAL_S)
+        assert not second.done()
+        (place,) = world.gateway.desk.spills
+        assert place.admission.streams == 1
+        await world.sleep(3.0)
+        answer = await second
+        assert (answer.status, answer.json()["error"]["code"]) == (504, "engine_timeout")
+        assert (place.admission.streams, place.admission.failed_total) == (0, 1)
 
     play(test, hangs, answers, hangs, spill=FAR)

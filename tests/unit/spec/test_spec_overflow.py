@@ -66,3 +66,24 @@ def test_overflow_that_could_never_work_is_refused_where_it_is_written(overflow:
         spec_of(overflow, teams, small)
     (problem,) = (problem for problem in caught.value.problems if problem.path == path)
     assert said in str(problem)
+
+
+SPILL = "{spill: [{name: paris, url: https://paris.example/v1, region: eu-west}, {name: far, url: https://far.example/v1, region: us}]}"
+
+
+def test_a_residency_where_nothing_is_spilled_to_is_refused_and_those_that_are_named() -> None:
+    """A region that was misspelled passed `forebay check`, and the team's requests were never spilled."""
+    with pytest.raises(BadSpec) as caught:
+        spec_of(SPILL, TEAMS.replace("degrade, ", ""), "")
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.line) == ("teams.search.residency[0]", 1)
+    assert "eu-west, us" in problem.allowed
+    assert spec_of(SPILL, TEAMS.replace("degrade, ", "").replace("[eu]", "[eu-west, us]"), "").teams[0].residency == ("eu-west", "us")
+    assert spec_of("{}", TEAMS, "").teams[0].residency == ("eu",), "nothing is spilled: it keeps nobody from anything"
+
+
+def test_a_team_files_residency_is_looked_at_too() -> None:
+    text = f"teams: {{home: {{overflow: [spill]}}}}\ngrants: {{'*': {{}}}}\npools: {{big: {{attach: ['http://127.0.0.1:9100'], overflow: {SPILL}}}}}\n"
+    with pytest.raises(BadSpec) as caught:
+        decode(text, "forebay.yaml", {}, {"teams/search.yaml": "teams: {search: {residency: [eu]}}\n"})
+    assert any(problem.file == "teams/search.yaml" and "residency" in problem.path for problem in caught.value.problems)

@@ -1,0 +1,71 @@
+"""Images and audio inside a request's JSON: how many, how long, and which bytes of the body are theirs and no text.
+
+They come as base64, which would count as a hundred thousand tokens of text. Nothing is decoded or parsed: a payload is from its mark to
+the next quote. What is mistaken for one only changes an estimate.
+"""
+
+import re
+
+import msgspec
+
+WAV_BYTES_PER_S = 32_000.0
+"""16 bit at 16 kHz, which speech models take."""
+CODED_BYTES_PER_S = 16_000.0
+"""Of MP3 and the like at 128 kbit/s."""
+UNKNOWN_AUDIO_S = 30.0
+"""Of audio that is named by a URL."""
+_HEAD_BYTES = 64
+_AUDIO_BEFORE_BYTES = 256
+"""So far before its payload an audio part says that it is one."""
+BASE64, URL, AUDIO = b"base64", b'_url"', b"input_audio"
+"""Where none of these is in a body, there are none."""
+_URI = b";base64,"
+_DATA = re.compile(rb'"data"\s*:\s*"')
+_IMAGES = re.compile(rb'"(?:image_url|video_url)"\s*:|"type"\s*:\s*"image"')
+_AUDIO_URLS = re.compile(rb'"audio_url"\s*:')
+_WAV = b"UklG"
+"""The base64 of ``RIF``, with which WAV begins."""
+
+
+class Media(msgspec.Struct, frozen=True):
+    """What a body has beside text."""
+
+    images: int
+    """Videos count as one."""
+    audio_s: float
+    payload_bytes: int
+
+
+def media_of(body: bytes) -> Media:
+    """What ``body`` has."""
+    payload_bytes = audio = 0
+    audio_s = 0.0
+    text: list[bytes] = []
+    at = 0
+    while (found := _payload(body, at)) is not None:
+        begin, end = found
+        text.append(body[at:begin])
+        size = end - begin
+        payload_bytes += size
+        before = body[max(at, begin - _AUDIO_BEFORE_BYTES) : begin]
+        if b"data:audio/" in before[-_HEAD_BYTES:] or AUDIO in before:
+            audio += 1
+            per_s = WAV_BYTES_PER_S if body.startswith(_WAV, begin) else CODED_BYTES_PER_S
+            audio_s += size * 0.75 / per_s
+        at = end
+    text.append(body[at:])
+    rest = b"".join(text)
+    named = len(_AUDIO_URLS.findall(rest))
+    told_by_url = max(0, named - rest.count(b"data:audio/"))
+    return Media(len(_IMAGES.findall(rest)), audio_s + UNKNOWN_AUDIO_S * told_by_url, payload_bytes)
+
+
+def _payload(body: bytes, at: int) -> tuple[int, int] | None:
+    """Where the next base64 payload from ``at`` on begins and ends."""
+    uri = body.find(_URI, at)
+    data = _DATA.search(body, at, uri if uri >= 0 else len(body))
+    begin = data.end() if data is not None else uri + len(_URI) if uri >= 0 else -1
+    if begin < 0:
+        return None
+    end = body.find(b'"', begin)
+    return begin, end if end >= 0 else len(body)
