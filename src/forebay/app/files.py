@@ -12,6 +12,8 @@ from forebay.spec.types import Spec
 
 RUNNING_FILE = "up.json"
 SPEC_FILE = "spec.msgpack"
+STORE_FILE = "forebay.db"
+"""The history: decisions, events, the ledger."""
 RUNNING_READ_MAX = 256
 _PRIVATE = 0o600
 

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import os
 import socket
+import ssl
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
 from forebay.app.certificates import Certificate
 from forebay.app.files import check_ready_file, saved_spec, write_value
+from forebay.app.own_ledger import OwnLedger
 from forebay.domain.errors import BadInput
 from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
@@ -34,7 +36,7 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     process.end_with_the_lifeline()
     host, _, port = arguments.channel.rpartition(":")
     certificate = Certificate(spec.tls) if spec.tls is not None else None
-    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, certificate.context if certificate else None)
+    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, arguments.state, _context(certificate))
     link = gateway_wiring.gateway_link(system, host, int(port))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
@@ -45,6 +47,7 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     watching.cancel()
     await system.gateway.drain()
     await link.goodbye()
+    system.gateway.metering.leave()
     linking.cancel()
     await asyncio.gather(linking, marking, watching, return_exceptions=True)
     return 0
@@ -66,11 +69,13 @@ def main() -> int:
     return process.run(lambda: _under_supervisor(parsed))
 
 
-async def _standalone(spec: Spec, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None) -> int:
+async def _standalone(spec: Spec, state: Path, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None) -> int:
     stop = process.stop_event()
-    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, certificate.context if certificate else None)
+    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, state, _context(certificate))
     system.gateway.apply(static_roster(spec))
     await system.gateway.start_on(opened)
+    ledger = OwnLedger(system, state)
+    accounting = asyncio.create_task(ledger.run(), name="ledger")
     watching = _watching(certificate)
     url = listening.url(opened, certificate is not None)
     if ready_file is not None:
@@ -79,8 +84,15 @@ async def _standalone(spec: Spec, opened: socket.socket, certificate: Certificat
     await stop.wait()
     watching.cancel()
     await system.gateway.drain()
-    await asyncio.gather(watching, return_exceptions=True)
+    accounting.cancel()
+    await asyncio.gather(accounting, watching, return_exceptions=True)
+    await ledger.close()
+    system.gateway.metering.leave()
     return 0
+
+
+def _context(certificate: Certificate | None) -> ssl.SSLContext | None:
+    return certificate.context if certificate is not None else None
 
 
 def _watching(certificate: Certificate | None) -> "asyncio.Future[None]":
@@ -94,8 +106,13 @@ def _say(words: str) -> None:
     print(f"forebay: {words}", file=sys.stderr, flush=True)
 
 
-def standalone(path: Path, *, host: str | None = None, port: int | None = None, ready_file: Path | None = None) -> int:
-    """A gateway alone over pools that attach; the exit code. Raises BadInput where a pool starts its engines."""
+def standalone(
+    path: Path, *, host: str | None = None, port: int | None = None, ready_file: Path | None = None, state_dir: Path | None = None
+) -> int:
+    """A gateway alone over pools that attach; the exit code. Raises BadInput where a pool starts its engines.
+
+    Usage and records of requests are kept in ``state_dir`` (default: the file's); where that can't be written, it says so and serves.
+    """
     spec = config.load(path)
     starting = [pool.name for pool in spec.pools if pool.engine.kind != "attach"]
     if starting:
@@ -108,7 +125,8 @@ def standalone(path: Path, *, host: str | None = None, port: int | None = None, 
     listen = Listen(host or spec.gateway.host, spec.gateway.port if port is None else port)
     opened = listening.opened("--port" if port is not None else "gateway", listen)
     opened.setblocking(False)
-    return process.run(lambda: _standalone(spec, opened, certificate, ready_file))
+    state = (state_dir or path.resolve().parent / spec.state_dir).resolve()
+    return process.run(lambda: _standalone(spec, state, opened, certificate, ready_file))
 
 
 if __name__ == "__main__":

@@ -4,16 +4,20 @@ import os
 import random
 import secrets
 import ssl
+from pathlib import Path
 
 import msgspec
 
 from forebay.adapters.clock import LoopClock, RandomIds
+from forebay.adapters.journal import FileJournal
 from forebay.adapters.log import LogSink
 from forebay.adapters.upstream import HttpUpstream
 from forebay.domain.errors import BadInput
 from forebay.gateway.link import Link
 from forebay.gateway.service import Gateway
 from forebay.spec.types import Spec
+
+USAGE_FOLDER = "usage"
 
 
 class GatewaySystem(msgspec.Struct):
@@ -26,11 +30,15 @@ class GatewaySystem(msgspec.Struct):
     chance: random.Random
 
 
-def gateway(spec: Spec, clock: LoopClock, name: str, tls: ssl.SSLContext | None = None) -> GatewaySystem:
-    """Build the gateway's process. Raises BadInput for an API key of other people's engines that isn't in the environment."""
-    upstream, sink = HttpUpstream(), LogSink()
+def gateway(spec: Spec, clock: LoopClock, name: str, state: Path, tls: ssl.SSLContext | None = None) -> GatewaySystem:
+    """Build the gateway's process. Raises BadInput for an API key of other people's engines that isn't in the environment.
+
+    Its journal of usage is below the folder ``state``; where that can't be written it counts in memory, and says so.
+    """
+    upstream, sink, ids, keys = HttpUpstream(), LogSink(), RandomIds(), _keys(spec)
     chance = random.Random(secrets.randbits(64))
-    return GatewaySystem(Gateway(spec, clock, RandomIds(), upstream, chance, sink, name, tls, _keys(spec)), upstream, clock, sink, chance)
+    journal = FileJournal(state / USAGE_FOLDER, name, ids.fresh("journal"))
+    return GatewaySystem(Gateway(spec, clock, ids, upstream, chance, sink, name, tls, keys, journal), upstream, clock, sink, chance)
 
 
 def _keys(spec: Spec) -> dict[str, str]:

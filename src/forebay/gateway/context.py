@@ -9,6 +9,7 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.holders import Holders
 from forebay.gateway.records import Records
 from forebay.gateway.retries import HeldIds, RetryBudget
+from forebay.gateway.usage import UsageBook
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
 
@@ -26,6 +27,7 @@ class Context(Protocol):
     held_ids: HeldIds
     holders: Holders
     records: Records
+    usage: UsageBook
 
     def serves(self, url: str) -> bool:
         """Whether the present roster has a replica there."""

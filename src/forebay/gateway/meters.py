@@ -15,6 +15,8 @@ from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape
+from forebay.domain.usage import UsageKey
+from forebay.gateway.usage_families import usage_families
 from forebay.spec.types import Tier
 
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -192,6 +194,14 @@ class Gauges(Protocol):
         """``(pool, prompt tokens foreseen to be cached, those that engines told were)``."""
         ...
 
+    def usage(self) -> Iterable[tuple[UsageKey, list[int]]]:
+        """``(team, model, tier, pool)`` and the counts by `domain.usage.COUNT_NAMES`."""
+        ...
+
+    def usage_kept(self) -> tuple[int, int, int]:
+        """Requests whose usage no ledger has yet, those of them that a crash would lose, and those that are lost."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -214,6 +224,7 @@ class GatewayCollector(Collector):
         yield from self._histograms()
         yield from self._now()
         yield from self._teams()
+        yield from usage_families(self._gauges.usage(), self._gauges.usage_kept())
 
     def _counters(self) -> Iterator[CounterMetricFamily]:
         requests = CounterMetricFamily("forebay_requests", "Requests ended, by outcome.", labels=["pool", "tier", "outcome"])

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from forebay.admission.outcomes import Refusal, Shortage
 from forebay.domain.shape import Usage
+from forebay.domain.usage import How
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.call import CallState
 from forebay.gateway.desk import Desk
@@ -16,6 +17,17 @@ from forebay.gateway.records import WHY_CHARS_MAX, Place, Record
 PLACES_MAX = 4096
 """Pairs of pool and replica whose header lines are remembered."""
 _NO_FIELD = re.compile(rb"[^\x21-\x7e]")
+_HOW = {
+    Outcome.COMPLETED: How.COMPLETED,
+    Outcome.REFUSED_BY_ENGINE: How.REFUSED,
+    Outcome.SHED: How.SHED,
+    Outcome.FAILED: How.FAILED,
+    Outcome.TRUNCATED: How.TRUNCATED,
+    Outcome.CLIENT_GONE: How.LEFT,
+    Outcome.CLIENT_SLOW: How.LEFT,
+}
+"""Of a request that ends; one that moved has not."""
+_ENDED_WELL = How.COMPLETED
 _COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _SHED = Outcome.SHED
 _REFUSED_BY_ENGINE = Outcome.REFUSED_BY_ENGINE
@@ -66,8 +78,16 @@ class Recorded(CallState, ABC):
         self._recorded(_SHED, None, now_s, why.value)
 
     def _recorded(self, outcome: Outcome, usage: Usage | None, now_s: float, reason: str = "") -> None:
-        """It has ended."""
-        records = self._context.records
+        """It has ended: counted, and noted."""
+        context, pool, model = self._context, self._pool, self._ask.model
+        records = context.records
+        context.usage.count(
+            (self._team, model if model in pool.adapters else pool.model, self._meter.tier.name, pool.name),
+            _ENDED_WELL if outcome is _COMPLETED else _HOW[outcome],
+            usage,
+            self._queue_s if self._wait_counted else now_s - self._arrived_s,
+            now_s + records.wall_offset_s,
+        )
         if self._waited_for and records.waited.get(self.known_as) is self:
             del records.waited[self.known_as]
         if outcome is not _COMPLETED or self._retries or self._preempted:

@@ -30,6 +30,7 @@ from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
 from forebay.gateway.light import Light
+from forebay.gateway.metering import Metering
 from forebay.gateway.meters import TierMeter, registry
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.pool_desk import PoolDesk
@@ -44,6 +45,7 @@ from forebay.gateway.routes import POSTS, Route, kept_response
 from forebay.gateway.shown import Shown
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.events import EventSink
+from forebay.ports.journal import Journal, NoJournal
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Spec, Tier
 
@@ -69,6 +71,7 @@ class Gateway:
         name: str,
         tls: ssl.SSLContext | None = None,
         keys: Mapping[str, str] | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.spec = spec
         self.clock = clock
@@ -98,11 +101,13 @@ class Gateway:
         self._light = Light(self)
         self.holders = self._light.holders
         self.records = Records(clock, partial(live, self.desk))
+        self.metering = Metering(name, journal or NoJournal(ids.fresh("journal")), clock, self._emit)
+        self.usage = self.metering.book
         self._catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.http)
+        self.shown = Shown(self.desk, self.http, self.metering)
         self._registry = registry(self._meters, self.shown)
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
             b"/health": self._health,
@@ -114,13 +119,17 @@ class Gateway:
 
     async def start(self, host: str, port: int) -> int:
         """Accept requests; returns the port. Raises OSError where it can't listen."""
-        self._sweep_later()
+        self._start()
         return await self.http.start(host, port)
 
     async def start_on(self, listening: socket.socket) -> None:
         """Accept requests on a socket that is open already, handed down by a supervisor."""
-        self._sweep_later()
+        self._start()
         await self.http.start_on(listening)
+
+    def _start(self) -> None:
+        self._sweep_later()
+        self.metering.start()
 
     async def drain(self) -> None:
         """Accept no more connections, let what is inside end (at most ``limits.drain_s``), close."""
@@ -144,6 +153,7 @@ class Gateway:
         await self._prober.close()
         await self.upstream.close()
         self.desk.close()
+        await self.metering.close()
 
     # -- the controller's side ----------------------------------------------------------------------------------------
 
