@@ -18,7 +18,6 @@ import os
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 from forebay.adapters.journal.frames import CRC, ENTRY, ENTRY_BYTES, ENTRY_PAYLOAD_BYTES, FORMAT, Head, Key, Kind, frame, read
 from forebay.domain.usage import How, Leftover, UsageBatch, UsageKey
@@ -49,7 +48,7 @@ class FileJournal:
         """Of earlier starts, that could not be read or were too many."""
         self._gateway = gateway
         self._root = self._folder = root
-        self._lock: IO[bytes] | None = None
+        self._lock = -1
         self._keys: dict[UsageKey, int] = {}
         self._fd = -1
         self._at = 0
@@ -147,7 +146,7 @@ class FileJournal:
 
     def _begin(self, blocks: Sequence[UsageBatch]) -> tuple[int, Path, int]:
         """Descriptor, path and size of a file that has no name yet but ``….part``: head, keys and ``blocks`` are in it, on the disk."""
-        if self._lock is None:
+        if self._lock < 0:
             self._folder, self._lock = _own_folder(self._root, self._gateway)
             _adopt(self._root, self._folder)
         path = self._folder / f"{self.name}-{self._generation:06d}{SUFFIX}"
@@ -185,7 +184,7 @@ class FileJournal:
         return await asyncio.to_thread(self._leftover)
 
     def _leftover(self) -> Leftover | None:
-        if self._lock is None:
+        if self._lock < 0:
             return None
         journals = _journals(self._folder)
         journals.pop(self.name, None)
@@ -221,21 +220,21 @@ class FileJournal:
             if acknowledged:
                 self._forget(self.name)
         self.problem = "closed"
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
-def _own_folder(root: Path, gateway: str) -> tuple[Path, IO[bytes]]:
+def _own_folder(root: Path, gateway: str) -> tuple[Path, int]:
     """The first folder of this gateway's name that nobody holds, locked. Raises OSError."""
     for count in range(FOLDERS_MAX):
         folder = root / (gateway if not count else f"{gateway}.{count}")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (folder / "lock").open("wb")
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            lock.close()
+            os.close(lock)
             continue
         return folder, lock
     raise OSError(0, f"{FOLDERS_MAX} gateways write there already")
