@@ -79,7 +79,7 @@ def by_of(text: str | None) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",")) if text else BY_DEFAULT
     for name in names:
         if name not in BY or names.count(name) > 1:
-            raise BadInput(f"by: found {name[:60]!r}; allowed: some of {', '.join(BY)}, each once, with commas")
+            raise BadInput(f"by: found {(text or name)[:60]!r}; allowed: some of {', '.join(BY)}, each once, with commas")
     return names
 
 

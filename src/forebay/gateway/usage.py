@@ -76,7 +76,7 @@ class UsageBook:
             cell[OUTPUT] += output
             if not exact:
                 cell[COUNTED] += prompt + output
-        queue_ms = int(queue_s * _MS)
+        queue_ms = int(queue_s * _MS + 0.5)
         if queue_ms:
             queue_ms = _cut(queue_ms)
             cell[QUEUE_MS] += queue_ms
