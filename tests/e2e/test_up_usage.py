@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("up usage")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.xdist_group("up usage")]
 
 CONFIG = """
 pools:
@@ -60,6 +60,14 @@ def bill(fleet):
     return {line["team"]: (line["completed"], line["output_tokens"]) for line in json.loads(told.stdout)["lines"]}
 
 
+def explained(fleet, request_id):
+    told = fleet.cli("explain", "--request", request_id, "--key", "sk-search-0123456789", "--state", str(fleet.state), "--json", "-")
+    assert told.returncode == 0, told.stderr
+    record = json.loads(told.stdout)
+    assert record["candidates"][0]["chosen"]
+    return record["outcome"], record["output_tokens"]
+
+
 def test_a_killed_gateway_and_a_killed_controller_lose_and_double_nothing(up, wait_until, wait_until_async):
     fleet = up(CONFIG).until_ready()
 
@@ -68,6 +76,9 @@ def test_a_killed_gateway_and_a_killed_controller_lose_and_double_nothing(up, wa
             target = sum(map(len, got.values())) + more
             await wait_until_async(lambda: sum(map(len, got.values())) >= target, f"{target} answers")
 
+        async with fleet.client("sk-search-0123456789") as client:
+            first = await fleet.stream(client, 3, extra_headers={"x-request-id": "the-first"})
+            got["search"].append(first.usage_tokens)
         for name in ("gateway", "controller", "gateway"):
             await until(15)
             fleet.child(name).kill()
@@ -79,8 +90,10 @@ def test_a_killed_gateway_and_a_killed_controller_lose_and_double_nothing(up, wa
     assert bill(fleet) == expected  # and it stays so
     kinds = {event["kind"] for event in fleet.events()}
     assert "usage_missing" not in kinds
+    assert explained(fleet, "the-first") == ("completed", 3)  # of a gateway that was killed twice since
     # What is told after `up` has ended is the same, the last answers in it.
     fleet.process.terminate()
     assert fleet.wait() == 0
     assert bill(fleet) == expected
+    assert explained(fleet, "the-first") == ("completed", 3)
     assert list((fleet.state / "usage").rglob("*.usage")) == []

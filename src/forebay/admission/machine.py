@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from forebay.admission.budget import Replica
+from forebay.admission.candidates import Candidate, candidates
 from forebay.admission.effects import Effect, Refuse
 from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
@@ -253,18 +254,17 @@ class Admission:
         entry = self._tickets.get(ticket)
         return None if entry is None else position(self._lanes, entry, self._replicas, now_s)
 
+    def candidates(self, ticket: int) -> tuple[Candidate, ...]:
+        """How the replicas compared for one that has just got its permit."""
+        return candidates(self._running(ticket), self._replicas)
+
     def teams(self) -> list[TeamLoad]:
         """Every team that ever came, by lane."""
-        return [
-            TeamLoad(lane.tier, account.team, account.waiting, account.tokens, account.given_tokens)
-            for lane in self._lanes
-            for account in lane.order.accounts.values()
-        ]
+        return [load for lane in self._lanes for load in lane.teams()]
 
     def load(self, now_s: float) -> tuple[tuple[LaneLoad, ...], tuple[ReplicaLoad, ...]]:
         """What waits and what is in flight (draining replicas included), for the snapshot to the controller."""
-        lanes = tuple(lane.load(now_s) for lane in self._lanes)
-        return lanes, self._replicas.load()
+        return tuple(lane.load(now_s) for lane in self._lanes), self._replicas.load()
 
     def check(self) -> None:
         """Raises AssertionError unless every ticket is in exactly one place and every sum is that of its parts."""

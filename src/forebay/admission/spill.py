@@ -6,6 +6,7 @@ is refused at once: whoever spills has waited already. After failures the place 
 
 import math
 
+from forebay.admission.candidates import Candidate
 from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
@@ -114,6 +115,11 @@ class SpillAdmission:
         """What is there, as of one replica; the controller is not told."""
         del now_s
         return (), (ReplicaLoad(self.spill.name, self.streams, 0, 0, 0),)
+
+    def candidates(self, ticket: int) -> tuple[Candidate, ...]:
+        """There is one place."""
+        del ticket
+        return ()
 
     def teams(self) -> list[TeamLoad]:
         """None: nobody waits, so nobody is given anything before others."""

@@ -39,6 +39,9 @@ class OwnLedger:
             for batch in system.gateway.metering.outgoing():
                 taken = await asyncio.to_thread(self._store.append_usage, batch, system.clock.wall_s())
                 system.gateway.metering.acknowledged(UsageMark(batch.journal, taken.upto))
+            finished = system.gateway.records.leaving.take()
+            if finished:
+                await asyncio.to_thread(self._store.append_finished, finished)
         except ForebayError as error:
             self._say(str(error))
         else:

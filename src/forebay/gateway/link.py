@@ -12,7 +12,7 @@ import random
 import msgspec
 
 from forebay.domain.events import Event
-from forebay.domain.roster import Bye, FromGateway, Hello, ToGateway
+from forebay.domain.roster import Bye, FinishedRequests, FromGateway, Hello, ToGateway
 from forebay.domain.usage import UsageMark
 from forebay.gateway.service import Gateway
 from forebay.ports.clock import Clock
@@ -105,6 +105,9 @@ class Link:
         """What was used, until the ledger has it; and what became of requests."""
         for batch in self._gateway.metering.outgoing():
             await self._send(writer, batch)
+        finished = self._gateway.records.leaving.take()
+        if finished:
+            await self._send(writer, FinishedRequests(self._gateway.name, finished))
 
     async def _send(self, writer: asyncio.StreamWriter, value: FromGateway) -> None:
         writer.write(self._encoder.encode(value) + b"\n")

@@ -198,6 +198,10 @@ class Gauges(Protocol):
         """``(team, model, tier, pool)`` and the counts by `domain.usage.COUNT_NAMES`."""
         ...
 
+    def records_dropped(self) -> int:
+        """Records of requests for which there was no room on the way into the history."""
+        ...
+
     def usage_kept(self) -> tuple[int, int, int]:
         """Requests whose usage no ledger has yet, those of them that a crash would lose, and those that are lost."""
         ...
@@ -225,6 +229,8 @@ class GatewayCollector(Collector):
         yield from self._now()
         yield from self._teams()
         yield from usage_families(self._gauges.usage(), self._gauges.usage_kept())
+        dropped = self._gauges.records_dropped()
+        yield CounterMetricFamily("forebay_records_dropped", "Records of requests that found no room into the history.", value=dropped)
 
     def _counters(self) -> Iterator[CounterMetricFamily]:
         requests = CounterMetricFamily("forebay_requests", "Requests ended, by outcome.", labels=["pool", "tier", "outcome"])

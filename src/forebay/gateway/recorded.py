@@ -11,6 +11,7 @@ from forebay.domain.usage import How
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.call import CallState
 from forebay.gateway.desk import Desk
+from forebay.gateway.leaving import SAMPLE_EVERY, Leaving
 from forebay.gateway.meters import Outcome
 from forebay.gateway.records import WHY_CHARS_MAX, Place, Record
 
@@ -65,6 +66,15 @@ class Recorded(CallState, ABC):
         self._waited_for = short_of.value
         self._context.records.waited[self._team, self._request_id] = self
 
+    def _weigh(self, leaving: Leaving) -> None:
+        """It was just given a permit: note how the replicas compared, and whether it is one of the sample."""
+        if leaving.until_sample <= 0:
+            leaving.until_sample = SAMPLE_EVERY
+            self._sampled = True
+        else:
+            leaving.weighed_left -= 1
+        self._candidates = self._pool.admission.candidates(self.ticket)
+
     def _place(self) -> bytes:
         """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
         return b"%b%d\r\n" % (_lines(self._pool.name, self._replica), self._queue_s * 1000 / self._context.speed)
@@ -93,8 +103,14 @@ class Recorded(CallState, ABC):
         if outcome is not _COMPLETED or self._retries or self._preempted:
             if outcome is _REFUSED_BY_ENGINE and self._answer is not None and self._answer.status >= 400:
                 self._why = f"The engine answered {self._answer.status}."
-            records.unusual.append(self._record("finished", outcome.value, usage, now_s, reason))
+            record = self._record("finished", outcome.value, usage, now_s, reason)
+            records.unusual.append(record)
+            records.keep(record, now_s, unusual=True)
             return
+        begun_s, promise_s = self._begun_s, self._ttft_s
+        slow = self._queue_s > promise_s or (begun_s is not None and begun_s - self._arrived_s > promise_s)
+        if slow or self._sampled:
+            records.keep(self._record("finished", outcome.value, usage, now_s), now_s, unusual=slow)
         records.ordinary.append(
             (
                 self._request_id,
@@ -107,8 +123,9 @@ class Recorded(CallState, ABC):
                 self._waited_for,
                 self._replica,
                 usage,
-                self._begun_s,
+                begun_s,
                 now_s,
+                self._candidates,
             )
         )
 
@@ -149,6 +166,7 @@ class Recorded(CallState, ABC):
             why=self._why[:WHY_CHARS_MAX],
             retry_after_s=self._retry_after_s,
             place=place,
+            candidates=self._candidates,
         )
 
 

@@ -107,7 +107,7 @@ class Gateway:
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.http, self.metering)
+        self.shown = Shown(self.desk, self.http, self.metering, self.records)
         self._registry = registry(self._meters, self.shown)
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
             b"/health": self._health,

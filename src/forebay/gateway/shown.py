@@ -7,15 +7,17 @@ from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
 from forebay.gateway.http import HttpServer
 from forebay.gateway.metering import Metering
+from forebay.gateway.records import Records
 
 
 class Shown:
     """Read off the desk and the connections, and kept nowhere."""
 
-    def __init__(self, desk: Desk, http: HttpServer, metering: Metering) -> None:
+    def __init__(self, desk: Desk, http: HttpServer, metering: Metering, records: Records) -> None:
         self.desk = desk
         self.http = http
         self.metering = metering
+        self.records = records
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
         """Waiting, by pool and tier."""
@@ -53,6 +55,10 @@ class Shown:
     def usage(self) -> Iterable[tuple[UsageKey, list[int]]]:
         """Counted by this start."""
         return self.metering.book.shown()
+
+    def records_dropped(self) -> int:
+        """On their way into the history."""
+        return self.records.leaving.dropped
 
     def usage_kept(self) -> tuple[int, int, int]:
         """Requests not in a ledger yet, those of them not in the journal either, and those that are lost."""
