@@ -5,6 +5,7 @@ is refused at once: whoever spills has waited already. After failures the place 
 """
 
 import math
+from collections.abc import Mapping
 
 from forebay.admission.candidates import Candidate
 from forebay.admission.effects import Dispatch, Effect, Refuse
@@ -115,6 +116,9 @@ class SpillAdmission:
         """What is there, as of one replica; the controller is not told."""
         del now_s
         return (), (ReplicaLoad(self.spill.name, self.streams, 0, 0, 0),)
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """Nobody waits, so nothing is weighed."""
 
     def candidates(self, ticket: int) -> tuple[Candidate, ...]:
         """There is one place."""

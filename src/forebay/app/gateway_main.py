@@ -3,9 +3,11 @@
 import argparse
 import asyncio
 import os
+import signal
 import socket
 import ssl
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,8 +15,10 @@ import msgspec
 from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
 from forebay.app.certificates import Certificate
-from forebay.app.files import check_ready_file, saved_spec, write_value
+from forebay.app.files import check_ready_file, save_spec, saved_spec, write_value
+from forebay.app.gateway_wiring import GatewaySystem
 from forebay.app.own_ledger import OwnLedger
+from forebay.app.reloading import Reloader
 from forebay.domain.errors import BadInput
 from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
@@ -41,15 +45,17 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
     linking = asyncio.create_task(link.run(), name="link")
+    reloading = _reloading(arguments.config, system, lambda spec: save_spec(spec, arguments.state))
     watching = _watching(certificate)
     await stop.wait()
     marking.cancel()
     watching.cancel()
+    reloading.cancel()
     await system.gateway.drain()
     await link.goodbye()
     system.gateway.metering.leave()
     linking.cancel()
-    await asyncio.gather(linking, marking, watching, return_exceptions=True)
+    await asyncio.gather(linking, marking, watching, reloading, return_exceptions=True)
     return 0
 
 
@@ -65,16 +71,20 @@ def main() -> int:
     """The process under the supervisor; the exit code."""
     arguments = process.parser("gateway", ("gateway",))
     arguments.add_argument("--channel", required=True)
+    arguments.add_argument("--config", type=Path, help="The file that --spec was made of: changes to it are taken while it runs")
     parsed = arguments.parse_args()
     return process.run(lambda: _under_supervisor(parsed))
 
 
-async def _standalone(spec: Spec, state: Path, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None) -> int:
+async def _standalone(
+    path: Path, spec: Spec, state: Path, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None
+) -> int:
     stop = process.stop_event()
     system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, state, _context(certificate))
     system.gateway.apply(static_roster(spec))
     await system.gateway.start_on(opened)
     ledger = OwnLedger(system, state)
+    reloading = _reloading(path, system, lambda _: None)
     accounting = asyncio.create_task(ledger.run(), name="ledger")
     watching = _watching(certificate)
     url = listening.url(opened, certificate is not None)
@@ -83,9 +93,10 @@ async def _standalone(spec: Spec, state: Path, opened: socket.socket, certificat
     print(f"forebay: gateway {url}", file=sys.stderr, flush=True)
     await stop.wait()
     watching.cancel()
+    reloading.cancel()
     await system.gateway.drain()
     accounting.cancel()
-    await asyncio.gather(accounting, watching, return_exceptions=True)
+    await asyncio.gather(accounting, watching, reloading, return_exceptions=True)
     await ledger.close()
     system.gateway.metering.leave()
     return 0
@@ -100,6 +111,15 @@ def _watching(certificate: Certificate | None) -> "asyncio.Future[None]":
     if certificate is None:
         return asyncio.get_running_loop().create_future()
     return asyncio.create_task(certificate.watch(_say), name="certificate")
+
+
+def _reloading(path: Path | None, system: GatewaySystem, keep: Callable[[Spec], object]) -> "asyncio.Future[None]":
+    """What takes changes of the configuration at ``path``, and reads it at once at SIGHUP."""
+    if path is None:
+        return asyncio.get_running_loop().create_future()
+    reloader = Reloader(path, system, keep)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
+    return asyncio.create_task(reloader.run(), name="configuration")
 
 
 def _say(words: str) -> None:
@@ -126,7 +146,7 @@ def standalone(
     opened = listening.opened("--port" if port is not None else "gateway", listen)
     opened.setblocking(False)
     state = (state_dir or path.resolve().parent / spec.state_dir).resolve()
-    return process.run(lambda: _standalone(spec, state, opened, certificate, ready_file))
+    return process.run(lambda: _standalone(path, spec, state, opened, certificate, ready_file))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape
 from forebay.domain.usage import UsageKey
+from forebay.gateway.reloading import Reloads
 from forebay.gateway.usage_families import usage_families
 from forebay.spec.types import Tier
 
@@ -202,6 +203,11 @@ class Gauges(Protocol):
         """Records of requests for which there was no room on the way into the history."""
         ...
 
+    @property
+    def reloads(self) -> Reloads:
+        """What became of changed configurations."""
+        ...
+
     def usage_kept(self) -> tuple[int, int, int]:
         """Requests whose usage no ledger has yet, those of them that a crash would lose, and those that are lost."""
         ...
@@ -229,6 +235,7 @@ class GatewayCollector(Collector):
         yield from self._now()
         yield from self._teams()
         yield from usage_families(self._gauges.usage(), self._gauges.usage_kept())
+        yield from _reloads(self._gauges.reloads)
         dropped = self._gauges.records_dropped()
         yield CounterMetricFamily("forebay_records_dropped", "Records of requests that found no room into the history.", value=dropped)
 
@@ -318,6 +325,15 @@ class GatewayCollector(Collector):
         for name, limit, count in sorted(self._gauges.over_limits(), key=lambda row: -row[2])[:TEAMS_SHOWN_MAX]:
             over.add_metric([name, limit], count)
         yield from (waiting, given, over)
+
+
+def _reloads(reloads: Reloads) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    seen = CounterMetricFamily("forebay_config_reloads", "Changed configurations, taken or refused.", labels=["result"])
+    seen.add_metric(["taken"], reloads.taken)
+    seen.add_metric(["refused"], reloads.refused)
+    yield seen
+    help_text = "1 while the configuration file was refused, and the one before is served by."
+    yield GaugeMetricFamily("forebay_config_refused", help_text, value=float(reloads.waits))
 
 
 def registry(meters: list[TierMeter], gauges: Gauges) -> CollectorRegistry:

@@ -53,6 +53,10 @@ class Ways:
         self._teams = teams
         self._rungs = tuple(dict.fromkeys(way.rung for way in ways))
 
+    def use(self, teams: Mapping[str, Team]) -> None:
+        """What teams allow, from now on."""
+        self._teams = teams
+
     def waited(self, wait_s: float, now_s: float) -> None:
         """A request has waited so long, and waits on or was just started."""
         for rung in self._rungs:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from forebay.admission.outcomes import jittered
 from forebay.admission.outliers import Effect as Ejection
@@ -19,11 +18,11 @@ from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
-from forebay.gateway import overflow
-from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
+from forebay.gateway import overflow, reloading
+from forebay.gateway.answers import ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
-from forebay.gateway.catalogue import MODELS, Catalogue, no_model
+from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
@@ -32,11 +31,12 @@ from forebay.gateway.large import call_for
 from forebay.gateway.light import Light
 from forebay.gateway.metering import Metering
 from forebay.gateway.meters import TierMeter, registry
+from forebay.gateway.pages import Pages
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.prober import Prober
 from forebay.gateway.recorded import live
-from forebay.gateway.records import REQUESTS, Records
+from forebay.gateway.records import Records
 from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.retries import HeldIds, RetryBudget
@@ -86,6 +86,7 @@ class Gateway:
         self.desk = Desk(spec, clock, self._on_ejection)
         overflow.join(spec, self.desk, keys or {})
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread)
+        self.reloads = reloading.Reloads()
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
@@ -107,13 +108,8 @@ class Gateway:
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.http, self.metering, self.records)
-        self._registry = registry(self._meters, self.shown)
-        self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
-            b"/health": self._health,
-            b"/metrics": self._metrics,
-            MODELS: self._tell,
-        }
+        self.shown = Shown(self.desk, self.http, self.metering, self.records, self.reloads)
+        self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, lambda: not self.draining)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -142,6 +138,15 @@ class Gateway:
             await self.clock.sleep_until(min(deadline_s, self.clock.now_s() + DRAIN_POLL_REAL_S * self.speed))
         self._emit("gateway_drained", f"{self.desk.live} requests were cut")
         await self.close()
+
+    def reload(self, spec: Spec) -> None:
+        """Serve by ``spec`` from the next request on; what is inside keeps what it came with. Raises BadInput, with nothing changed."""
+        reloading.check_live(self.spec, spec)
+        reloading.apply(spec, self.desk)
+        self.spec, self.limits, self.http.limits = spec, spec.limits, spec.limits
+        self._identity = Identity(spec)
+        self._catalogue = self._pages.catalogue = Catalogue(spec, self.desk)
+        self._models = self._catalogue.pools
 
     async def close(self) -> None:
         """Close at once: clients that are still served see a reset."""
@@ -239,16 +244,14 @@ class Gateway:
         if kept is not None:
             self._ask_holder(connection, request, *kept)
             return
-        answer = self._gets.get(path)
-        if answer is None and path.startswith((MODELS + b"/", REQUESTS)):
-            answer = self._tell
-        if answer is None:
+        page = self._pages.at(path)
+        if page is None:
             unknown = ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {_shown(path)}.")
             self._refuse(connection, unknown, self._request_id(request))
         elif request.method not in READS:
             self._not_allowed(connection, request, "GET, HEAD")
         else:
-            answer(connection, request)
+            page(connection, request, self._caller(request), self._request_id(request))
 
     def _request_id(self, request: Request) -> bytes:
         """The client's own, or a fresh one (`_infer` has the same without the call)."""
@@ -275,7 +278,7 @@ class Gateway:
         if not request_id:
             self._requests += 1
             request_id = b"%b-%x" % (self._request_prefix, self._requests)
-        caller = facts.caller if facts.identified else self._caller(request)
+        caller = facts.caller if facts.known_to is self._identity else self._caller(request)
         if caller is None:
             self._refuse(connection, UNAUTHORIZED, request_id)
             return
@@ -349,33 +352,13 @@ class Gateway:
     def _caller(self, request: Request) -> Caller | None:
         """Who asks; looked up once for each head that differs."""
         facts = request.facts
-        if not facts.identified:
+        if facts.known_to is not self._identity:
             facts.caller = self._identity.caller(facts.authorization)
-            facts.identified = True
+            facts.known_to = self._identity
         return facts.caller
 
     def _refuse(self, connection: ClientConnection, error: ErrorReply, request_id: bytes) -> None:
         connection.refuse(error, b"x-request-id: %b\r\n" % request_id)
-
-    def _health(self, connection: ClientConnection, _: Request) -> None:
-        status, text = (503, b'{"status":"draining"}') if self.draining else (200, b'{"status":"ok"}')
-        connection.answer(status, JSON, text)
-
-    def _metrics(self, connection: ClientConnection, _: Request) -> None:
-        connection.answer(200, CONTENT_TYPE_LATEST.encode(), generate_latest(self._registry))
-
-    def _tell(self, connection: ClientConnection, request: Request) -> None:
-        """Which models there are, or what is known of a request."""
-        request_id, caller = self._request_id(request), self._caller(request)
-        path = request.target.partition(b"?")[0]
-        if caller is None:
-            told: bytes | ErrorReply = UNAUTHORIZED
-        else:
-            told = self.records.told(path, caller.team) if path.startswith(REQUESTS) else self._catalogue.told(path)
-        if isinstance(told, ErrorReply):
-            self._refuse(connection, told, request_id)
-        else:
-            connection.answer(200, JSON, told, b"x-request-id: %b\r\n" % request_id)
 
     def _not_allowed(self, connection: ClientConnection, request: Request, allowed: str) -> None:
         error = ErrorReply(405, "invalid_request_error", "method_not_allowed", f"Only {allowed} is allowed here.")

@@ -8,16 +8,18 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.http import HttpServer
 from forebay.gateway.metering import Metering
 from forebay.gateway.records import Records
+from forebay.gateway.reloading import Reloads
 
 
 class Shown:
     """Read off the desk and the connections, and kept nowhere."""
 
-    def __init__(self, desk: Desk, http: HttpServer, metering: Metering, records: Records) -> None:
+    def __init__(self, desk: Desk, http: HttpServer, metering: Metering, records: Records, reloads: Reloads) -> None:
         self.desk = desk
         self.http = http
         self.metering = metering
         self.records = records
+        self.reloads = reloads
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
         """Waiting, by pool and tier."""
