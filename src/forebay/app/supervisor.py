@@ -36,7 +36,10 @@ class Supervisor:
     """The processes of one `forebay up`."""
 
     def __init__(self, spec: Spec, speed: float, state: Path, path: Path) -> None:
-        """``path``: the file that ``spec`` was read from. Takes the state folder's lock and every address; raises BadInput, with nothing taken, where one of them is in use."""
+        """``path``: the file that ``spec`` was read from.
+
+        Takes the state folder's lock and every address; raises BadInput, with nothing taken, where one of them is in use.
+        """
         self.spec = spec
         self.speed = speed
         self.state = state

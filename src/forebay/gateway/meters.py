@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -16,7 +17,6 @@ from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape
 from forebay.domain.usage import UsageKey
-from forebay.gateway.reloading import Reloads
 from forebay.gateway.usage_families import usage_families
 from forebay.spec.types import Tier
 
@@ -166,6 +166,15 @@ class TierMeter:
             itl_met=self.itl_met,
             itl_missed=self.itl_missed,
         )
+
+
+class Reloads(msgspec.Struct):
+    """What became of changed configurations, for the metrics page."""
+
+    taken: int = 0
+    refused: int = 0
+    waits: bool = False
+    """The file is not what is served by: it was refused."""
 
 
 class Gauges(Protocol):

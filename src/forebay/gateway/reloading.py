@@ -19,15 +19,6 @@ _LIVE_OF_TIERS = ("ttft_s", "longest_wait_s", "idle_s", "total_s")
 _IN_THE_FILE = {"gateway": "gateway.listen", "tls": "gateway.tls", "state_dir": "state"}
 
 
-class Reloads(msgspec.Struct):
-    """What became of changed configurations, for the metrics page."""
-
-    taken: int = 0
-    refused: int = 0
-    waits: bool = False
-    """The file is not what is served by: it was refused."""
-
-
 def check_live(before: Spec, after: Spec) -> None:
     """Raises BadInput that names all that a running gateway can't take."""
     fixed = list(_fixed(before, after))

@@ -30,7 +30,7 @@ from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
 from forebay.gateway.light import Light
 from forebay.gateway.metering import Metering
-from forebay.gateway.meters import TierMeter, registry
+from forebay.gateway.meters import Reloads, TierMeter, registry
 from forebay.gateway.pages import Pages
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.pool_desk import PoolDesk
@@ -86,7 +86,7 @@ class Gateway:
         self.desk = Desk(spec, clock, self._on_ejection)
         overflow.join(spec, self.desk, keys or {})
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread)
-        self.reloads = reloading.Reloads()
+        self.reloads = Reloads()
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""

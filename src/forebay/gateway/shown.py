@@ -7,8 +7,8 @@ from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
 from forebay.gateway.http import HttpServer
 from forebay.gateway.metering import Metering
+from forebay.gateway.meters import Reloads
 from forebay.gateway.records import Records
-from forebay.gateway.reloading import Reloads
 
 
 class Shown:
