@@ -6,12 +6,15 @@ import sqlite3
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
-from forebay.adapters.sqlite import SqliteStore, StoreCorrupt, StoreFailed, StoreFull
+from forebay.adapters.sqlite import SqliteStore, StoreCorrupt, StoreFailed, StoreFull, ledger
 from forebay.adapters.sqlite import store as module
 from forebay.domain.errors import BadInput
 from forebay.domain.events import Event
+from forebay.domain.roster import Finished
+from forebay.domain.usage import COUNTS, UsageBatch, UsageRow, UsageTaken
 from forebay.ports import DemandBucket
 
 WRITER = """
@@ -183,3 +186,52 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreFailed, match="state directory"):
         SqliteStore(tmp_path / "file" / "history.db")
+
+
+# -- bounds of the ledger and of the records of requests -------------------------------------------------------------------
+
+
+def ledger_totals(store):
+    return [sum(column) for column in zip(*(row.counts for row in store.usage()), strict=True)]
+
+
+def test_the_oldest_days_of_a_long_ledger_are_added_up_and_no_sum_changes(tmp_path):
+    store = SqliteStore(tmp_path / "history.db")
+    keys = [(team, "llama", "interactive", "chat") for team in ("a", "b")]
+    for number, day in enumerate(range(100, 110)):
+        rows = tuple(UsageRow(day, key, (day, *[1] * (COUNTS - 1))) for key in keys)
+        store.append_usage(UsageBatch("gw", f"j-{number}", 0, 1, rows), float(number))
+    before = ledger_totals(store)
+    for _ in range(2):
+        with store._writing() as connection:
+            ledger.fold_usage(connection, rows_max=7, journals_max=3)
+    assert [(row.day, row.key[0]) for row in store.usage()][:3] == [(0, "a"), (0, "b"), (107, "a")]
+    assert ledger_totals(store) == before
+    # A journal that is still heard of is remembered; those long gone are not.
+    assert store.append_usage(UsageBatch("gw", "j-9", 0, 1, ()), 9.0).upto == 1
+    assert store.append_usage(UsageBatch("gw", "j-0", 0, 5, ()), 9.0) == UsageTaken(5)
+    store.close()
+
+
+def test_what_is_only_a_sample_never_pushes_out_what_was_unusual(tmp_path):
+    store = SqliteStore(tmp_path / "history.db")
+    store.append_finished([Finished(f"r{number}", "t", 1.0, number % 2 == 0, msgspec.Raw(b"{}")) for number in range(20)])
+    with store._writing() as connection:
+        ledger.prune_finished(connection, unusual_max=5, sampled_max=2)
+    kept = [number for number in range(20) if store.finished(f"r{number}")]
+    assert kept == [10, 12, 14, 16, 17, 18, 19]
+    store.close()
+
+
+def test_a_history_from_before_the_ledger_is_read_without_one_and_gets_one(tmp_path):
+    path = tmp_path / "history.db"
+    SqliteStore(path).close()
+    with sqlite3.connect(path) as old:
+        old.executescript("DROP TABLE usage; DROP TABLE usage_journals; DROP TABLE requests; PRAGMA user_version=3")
+    old.close()
+    reading = SqliteStore(path, read_only=True)
+    assert (list(reading.usage()), list(reading.finished("a"))) == ([], [])
+    reading.close()
+    writing = SqliteStore(path)
+    assert writing.append_usage(UsageBatch("gw", "j", 0, 1, ()), 0.0) == UsageTaken(1)
+    writing.close()

@@ -1,13 +1,16 @@
 """One suite for every Store: the real file and the fake must not differ in anything a caller can see."""
 
+import msgspec
 import pytest
 
 from forebay.adapters.sqlite import SqliteStore
 from forebay.adapters.sqlite import store as sqlite_store
 from forebay.domain.events import Event
 from forebay.domain.replica import ReplicaState
+from forebay.domain.roster import Finished
 from forebay.domain.scaling import Decision, Observation, ReplicaObservation, Term, TermKind
 from forebay.domain.signal import Known, Unknown
+from forebay.domain.usage import COUNTS, UsageBatch, UsageRow, UsageTaken
 from forebay.ports.store import DEMAND_BUCKETS_MAX, DecisionRecord, DemandBucket
 from forebay.testing import store as memory_store
 from forebay.testing.store import MemoryStore
@@ -125,3 +128,55 @@ def test_the_last_buckets_written_of_each_pool_are_kept(store, monkeypatch):
 def test_close_twice(store):
     store.close()
     store.close()
+
+
+# -- the ledger ------------------------------------------------------------------------------------------------------------
+
+KEY = ("search", "llama", "interactive", "chat")
+OTHER = ("mail", "llama", "batch", "chat")
+
+
+def usage_row(count, key=KEY, day=20_000):
+    return UsageRow(day, key, tuple(count + place for place in range(COUNTS)))
+
+
+def usage_batch(after, upto, *rows, journal="j-1"):
+    return UsageBatch("gw", journal, after, upto, rows)
+
+
+def summed(*rows):
+    return tuple(map(sum, zip(*(row.counts for row in rows), strict=True)))
+
+
+def test_batches_add_up_and_none_is_taken_twice(store):
+    first, second = usage_batch(0, 3, usage_row(1), usage_row(5, OTHER)), usage_batch(3, 4, usage_row(7))
+    assert store.append_usage(first, 1.0) == UsageTaken(3)
+    assert store.append_usage(first, 2.0) == UsageTaken(3)
+    assert store.append_usage(second, 3.0) == UsageTaken(4)
+    assert store.append_usage(usage_batch(1, 9, usage_row(99)), 4.0) == UsageTaken(4)
+    assert store.append_usage(usage_batch(0, 2, usage_row(4, day=19_999), journal="j-2"), 5.0) == UsageTaken(2)
+    assert list(store.usage()) == [
+        usage_row(4, day=19_999),
+        usage_row(5, OTHER),
+        UsageRow(20_000, KEY, summed(usage_row(1), usage_row(7))),
+    ]
+    assert [row.day for row in store.usage(20_000)] == [20_000, 20_000]
+    assert [row.day for row in store.usage(0, 20_000)] == [19_999]
+
+
+def test_a_ledger_that_lacks_what_another_took_takes_the_rest_and_says_how_much_it_lacks(store):
+    assert store.append_usage(usage_batch(10, 12, usage_row(1)), 1.0) == UsageTaken(12, missing=10)
+    assert store.append_usage(usage_batch(12, 13, usage_row(1)), 1.0) == UsageTaken(13)
+
+
+def test_records_of_requests_are_found_by_id_the_newest_first(store):
+    one = Finished("a", "search", 1.0, True, msgspec.Raw(b'{"id":"a"}'))
+    two = Finished("a", "mail", 2.0, False, msgspec.Raw(b'{"id":"a","n":2}'))
+    store.append_finished([one, Finished("b", "search", 1.5, False, msgspec.Raw(b"{}"))])
+    store.append_finished([two])
+    assert [(found.team, found.unusual, bytes(found.record)) for found in store.finished("a")] == [
+        ("mail", False, bytes(two.record)),
+        ("search", True, bytes(one.record)),
+    ]
+    assert list(store.finished("c")) == []
+    store.append_finished([])

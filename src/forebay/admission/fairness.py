@@ -20,6 +20,7 @@ ends what can't be served.
 import heapq
 import math
 from bisect import insort
+from collections.abc import Mapping
 
 import msgspec
 
@@ -181,6 +182,12 @@ class FairOrder:
         """Whose request left the lane last."""
         self._returned: list[Ticket] = []
         """Those that had been started and came back, the last one first to go: their team was charged for them already."""
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """What teams are given counts by these weights from now on."""
+        self._weights = dict(weights)
+        for account in self.accounts.values():
+            account.per_weight = 1 / self._weights.get(account.team, 1.0)
 
     def account(self, team: str) -> Account:
         """Of ``team``, made if need be."""

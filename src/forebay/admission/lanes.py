@@ -6,7 +6,7 @@ are started, and goes first once it is owed anything. Nothing is banked while it
 
 from collections import deque
 
-from forebay.admission.fairness import FairOrder
+from forebay.admission.fairness import FairOrder, TeamLoad
 from forebay.admission.pace import Pace
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import LaneLoad
@@ -57,6 +57,10 @@ class Lane:
         """Virtual tokens of all that wait."""
         self._joined: deque[tuple[int, Ticket]] = deque()
         """In the order in which they began to wait; those that don't any more may still be in it."""
+
+    def teams(self) -> list[TeamLoad]:
+        """Every team that ever came."""
+        return [TeamLoad(self.tier, each.team, each.waiting, each.tokens, each.given_tokens) for each in self.order.accounts.values()]
 
     def join(self, ticket: Ticket, seq: int, now_s: float) -> None:
         """``ticket`` waits from now on."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from forebay.admission.budget import Replica
+from forebay.admission.candidates import Candidate, candidates
 from forebay.admission.effects import Effect, Refuse
 from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
@@ -50,12 +51,8 @@ class Admission:
             raise ValueError(f"pool {pool!r} needs at least one tier")
         self.pool = pool
         self.queued_max = queued_max
-        self.arrived_total = 0
-        self.finished_total = 0
-        self.refused_total = 0
-        self.abandoned_total = 0
-        self.outlived_total = 0
-        """Finished requests whose output was longer than estimated at arrival."""
+        self.arrived_total = self.finished_total = self.refused_total = self.abandoned_total = self.outlived_total = 0
+        """Outlived: finished requests whose output was longer than estimated at arrival."""
         self._waiting = Waiting(tiers, weights or {})
         self._pump = Pump(self._waiting)
         self._replicas = self._pump.replicas
@@ -247,26 +244,29 @@ class Admission:
 
     def runs(self, ticket: int) -> bool:
         """Whether it holds a permit."""
-        entry = self._tickets.get(ticket)
-        return entry is not None and entry.replica is not None
+        return (entry := self._tickets.get(ticket)) is not None and entry.replica is not None
 
     def position(self, ticket: int, now_s: float) -> Position | None:
         """Where a request stands and when it will start; None: it has ended, or never came."""
         entry = self._tickets.get(ticket)
         return None if entry is None else position(self._lanes, entry, self._replicas, now_s)
 
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """These are the teams' weights from now on, 1 for those not named; what was given is not weighed anew."""
+        for lane in self._lanes:
+            lane.order.reweigh(weights)
+
+    def candidates(self, ticket: int) -> tuple[Candidate, ...]:
+        """How the replicas compared for one that has just got its permit."""
+        return candidates(self._running(ticket), self._replicas)
+
     def teams(self) -> list[TeamLoad]:
         """Every team that ever came, by lane."""
-        return [
-            TeamLoad(lane.tier, account.team, account.waiting, account.tokens, account.given_tokens)
-            for lane in self._lanes
-            for account in lane.order.accounts.values()
-        ]
+        return [load for lane in self._lanes for load in lane.teams()]
 
     def load(self, now_s: float) -> tuple[tuple[LaneLoad, ...], tuple[ReplicaLoad, ...]]:
         """What waits and what is in flight (draining replicas included), for the snapshot to the controller."""
-        lanes = tuple(lane.load(now_s) for lane in self._lanes)
-        return lanes, self._replicas.load()
+        return tuple(lane.load(now_s) for lane in self._lanes), self._replicas.load()
 
     def check(self) -> None:
         """Raises AssertionError unless every ticket is in exactly one place and every sum is that of its parts."""

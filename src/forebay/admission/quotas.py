@@ -47,6 +47,16 @@ class _Bucket:
         self.per_s = limit / MINUTE_S
         self._at_s = -math.inf
 
+    @staticmethod
+    def anew(before: "_Bucket | None", limit: int | None, now_s: float) -> "_Bucket | None":
+        """One of ``limit`` that is as full as the one ``before``; full where there was none, and none without a limit."""
+        made = _Bucket(limit) if limit else None
+        if before is not None and made is not None:
+            before.move(now_s)
+            made.left = before.left * made.limit / before.limit
+            made._at_s = now_s
+        return made
+
     def move(self, now_s: float) -> None:
         if now_s > self._at_s:
             self.left = min(float(self.limit), self.left + (now_s - self._at_s) * self.per_s)
@@ -72,6 +82,12 @@ class Quota:
         self.tokens_in_flight = 0
         """Estimated, of those."""
         self.refused: dict[Cap, int] = dict.fromkeys(Cap, 0)
+
+    def use(self, limits: TeamLimits, now_s: float) -> None:
+        """These are the limits from now on. What is in flight counts on, and of a minute's worth as much is left as was, by proportion."""
+        self._limits = limits
+        self._requests = _Bucket.anew(self._requests, limits.requests_per_minute, now_s)
+        self._tokens = _Bucket.anew(self._tokens, limits.tokens_per_minute, now_s)
 
     def take(self, tokens: int, now_s: float) -> OverCap | None:
         """One more request of so many ``tokens``; or, with nothing taken, the limit that it would exceed."""

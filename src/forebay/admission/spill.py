@@ -5,8 +5,9 @@ is refused at once: whoever spills has waited already. After failures the place 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from forebay.admission.candidates import Candidate
 from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
@@ -127,6 +128,14 @@ class SpillAdmission:
         """What is there, as of one replica; the controller is not told."""
         del now_s
         return (), (ReplicaLoad(self.spill.name, self.streams, 0, 0, 0),)
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """Nobody waits, so nothing is weighed."""
+
+    def candidates(self, ticket: int) -> tuple[Candidate, ...]:
+        """There is one place."""
+        del ticket
+        return ()
 
     def teams(self) -> list[TeamLoad]:
         """None: nobody waits, so nobody is given anything before others."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from forebay.app.files import TEAM_FILES_MAX, TEAMS_FOLDER
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import Profile
 from forebay.spec.decode import BadSpec, decode
@@ -16,8 +17,6 @@ from forebay.spec.problems import Place, Problems
 from forebay.spec.tree import TEXT_BYTES_MAX, decode_utf8
 from forebay.spec.types import Spec, Tls
 
-TEAM_FILES_MAX = 1000
-TEAMS_FOLDER = "teams"
 _SUFFIXES = frozenset({".yaml", ".yml"})
 
 

@@ -12,7 +12,12 @@ from forebay.spec.types import Spec
 
 RUNNING_FILE = "up.json"
 SPEC_FILE = "spec.msgpack"
+STORE_FILE = "forebay.db"
+"""The history: decisions, events, the ledger."""
 RUNNING_READ_MAX = 256
+TEAMS_FOLDER = "teams"
+"""Beside a configuration: a file for each team."""
+TEAM_FILES_MAX = 1000
 _PRIVATE = 0o600
 
 

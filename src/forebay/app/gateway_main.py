@@ -3,8 +3,11 @@
 import argparse
 import asyncio
 import os
+import signal
 import socket
+import ssl
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,8 +15,10 @@ import msgspec
 from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
 from forebay.app.certificates import Certificate
-from forebay.app.files import check_ready_file, saved_spec, state_folder, write_value
-from forebay.app.spent import SPENT_FILE, SpentFile
+from forebay.app.files import check_ready_file, save_spec, saved_spec, state_folder, write_value
+from forebay.app.gateway_wiring import GatewaySystem
+from forebay.app.own_ledger import OwnLedger
+from forebay.app.reloading import Reloader
 from forebay.domain.errors import BadInput
 from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
@@ -35,21 +40,23 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     process.end_with_the_lifeline()
     host, _, port = arguments.channel.rpartition(":")
     certificate = Certificate(spec.tls) if spec.tls is not None else None
-    tls = certificate.context if certificate else None
-    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, tls, SpentFile(arguments.state / SPENT_FILE, _say))
+    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, arguments.state, _context(certificate), _say)
     link = gateway_wiring.gateway_link(system, host, int(port))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     process.settle()
     marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
     linking = asyncio.create_task(link.run(), name="link")
+    reloading = _reloading(arguments.config, system, lambda spec: save_spec(spec, arguments.state))
     watching = _watching(certificate)
     await stop.wait()
     marking.cancel()
     watching.cancel()
+    reloading.cancel()
     await system.gateway.drain()
     await link.goodbye()
+    system.gateway.metering.leave()
     linking.cancel()
-    await asyncio.gather(linking, marking, watching, return_exceptions=True)
+    await asyncio.gather(linking, marking, watching, reloading, return_exceptions=True)
     return 0
 
 
@@ -65,18 +72,22 @@ def main() -> int:
     """The process under the supervisor; the exit code."""
     arguments = process.parser("gateway", ("gateway",))
     arguments.add_argument("--channel", required=True)
+    arguments.add_argument("--config", type=Path, help="The file that --spec was made of: changes to it are taken while it runs")
     parsed = arguments.parse_args()
     return process.run(lambda: _under_supervisor(parsed))
 
 
 async def _standalone(
-    spec: Spec, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None, ledger: SpentFile | None
+    path: Path, spec: Spec, state: Path, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None
 ) -> int:
     stop = process.stop_event()
-    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, certificate.context if certificate else None, ledger)
+    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, state, _context(certificate), _say)
     system.gateway.apply(static_roster(spec))
     await system.gateway.start_on(opened)
     process.settle()
+    ledger = OwnLedger(system, state)
+    reloading = _reloading(path, system, lambda _: None)
+    accounting = asyncio.create_task(ledger.run(), name="ledger")
     watching = _watching(certificate)
     url = listening.url(opened, certificate is not None)
     if ready_file is not None:
@@ -84,9 +95,17 @@ async def _standalone(
     print(f"forebay: gateway {url}", file=sys.stderr, flush=True)
     await stop.wait()
     watching.cancel()
+    reloading.cancel()
     await system.gateway.drain()
-    await asyncio.gather(watching, return_exceptions=True)
+    accounting.cancel()
+    await asyncio.gather(accounting, watching, reloading, return_exceptions=True)
+    await ledger.close()
+    system.gateway.metering.leave()
     return 0
+
+
+def _context(certificate: Certificate | None) -> ssl.SSLContext | None:
+    return certificate.context if certificate is not None else None
 
 
 def _watching(certificate: Certificate | None) -> "asyncio.Future[None]":
@@ -96,12 +115,26 @@ def _watching(certificate: Certificate | None) -> "asyncio.Future[None]":
     return asyncio.create_task(certificate.watch(_say), name="certificate")
 
 
+def _reloading(path: Path | None, system: GatewaySystem, keep: Callable[[Spec], object]) -> "asyncio.Future[None]":
+    """What takes changes of the configuration at ``path``, and reads it at once at SIGHUP."""
+    if path is None:
+        return asyncio.get_running_loop().create_future()
+    reloader = Reloader(path, system, keep)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
+    return asyncio.create_task(reloader.run(), name="configuration")
+
+
 def _say(words: str) -> None:
     print(f"forebay: {words}", file=sys.stderr, flush=True)
 
 
-def standalone(path: Path, *, host: str | None = None, port: int | None = None, ready_file: Path | None = None) -> int:
-    """A gateway alone over pools that attach; the exit code. Raises BadInput where a pool starts its engines."""
+def standalone(
+    path: Path, *, host: str | None = None, port: int | None = None, ready_file: Path | None = None, state_dir: Path | None = None
+) -> int:
+    """A gateway alone over pools that attach; the exit code. Raises BadInput where a pool starts its engines.
+
+    Usage and records of requests are kept in ``state_dir`` (default: the file's); where that can't be written, it says so and serves.
+    """
     spec = config.load(path)
     starting = [pool.name for pool in spec.pools if pool.engine.kind != "attach"]
     if starting:
@@ -114,10 +147,10 @@ def standalone(path: Path, *, host: str | None = None, port: int | None = None, 
     listen = Listen(host or spec.gateway.host, spec.gateway.port if port is None else port)
     opened = listening.opened("--port" if port is not None else "gateway", listen)
     opened.setblocking(False)
-    ledger = None
+    state = (state_dir or path.resolve().parent / spec.state_dir).resolve()
     if any(spill.usd_per_hour for pool in spec.pools for spill in pool.overflow.spill):
-        ledger = SpentFile(state_folder((path.resolve().parent / spec.state_dir).resolve()) / SPENT_FILE, _say)
-    return process.run(lambda: _standalone(spec, opened, certificate, ready_file, ledger))
+        state_folder(state)
+    return process.run(lambda: _standalone(path, spec, state, opened, certificate, ready_file))
 
 
 if __name__ == "__main__":

@@ -3,18 +3,23 @@
 import random
 import secrets
 import ssl
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from forebay.adapters.clock import LoopClock, RandomIds
+from forebay.adapters.journal import FileJournal
 from forebay.adapters.log import LogSink
 from forebay.adapters.tokenizer import FileTokenizer
 from forebay.adapters.upstream import HttpUpstream
 from forebay.app.keys import spill_keys
+from forebay.app.spent import SPENT_FILE, SpentFile
 from forebay.gateway.link import Link
-from forebay.gateway.overflow import Ledger
 from forebay.gateway.service import Gateway
 from forebay.spec.types import Spec
+
+USAGE_FOLDER = "usage"
 
 
 class GatewaySystem(msgspec.Struct):
@@ -27,11 +32,17 @@ class GatewaySystem(msgspec.Struct):
     chance: random.Random
 
 
-def gateway(spec: Spec, clock: LoopClock, name: str, tls: ssl.SSLContext | None = None, ledger: Ledger | None = None) -> GatewaySystem:
-    """Build the gateway's process. Raises BadInput for an API key that isn't in the environment, or a tokenizer that can't be read."""
-    upstream, sink = HttpUpstream(), LogSink()
+def gateway(spec: Spec, clock: LoopClock, name: str, state: Path, tls: ssl.SSLContext | None, say: Callable[[str], None]) -> GatewaySystem:
+    """Build the gateway's process. Raises BadInput for an API key that isn't in the environment, or a tokenizer that can't be read.
+
+    Its journal of usage and what it has spent elsewhere are below the folder ``state``; where that can't be written it goes on in
+    memory, and says so.
+    """
+    upstream, sink, ids = HttpUpstream(), LogSink(), RandomIds()
     chance = random.Random(secrets.randbits(64))
-    built = Gateway(spec, clock, RandomIds(), upstream, chance, sink, name, tls, spill_keys(spec), ledger)
+    journal = FileJournal(state / USAGE_FOLDER, name, ids.fresh("journal"))
+    spent = SpentFile(state / SPENT_FILE, say)
+    built = Gateway(spec, clock, ids, upstream, chance, sink, name, tls, spill_keys(spec), spent, journal)
     for pool in spec.pools:
         if pool.estimate.tokenizer:
             built.desk.pools[pool.name].sizing.counter = FileTokenizer(pool.estimate.tokenizer, f"pools.{pool.name}.estimate.tokenizer")

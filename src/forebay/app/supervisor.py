@@ -36,8 +36,11 @@ SPEED_MIN, SPEED_MAX = 0.01, 1000.0
 class Supervisor:
     """The processes of one `forebay up`."""
 
-    def __init__(self, spec: Spec, speed: float, state: Path) -> None:
-        """Takes the state folder's lock and every address; raises BadInput, with nothing taken, where one of them is in use."""
+    def __init__(self, spec: Spec, speed: float, state: Path, path: Path) -> None:
+        """``path``: the file that ``spec`` was read from.
+
+        Takes the state folder's lock and every address; raises BadInput, with nothing taken, where one of them is in use.
+        """
         self.spec = spec
         self.speed = speed
         self.state = state
@@ -55,7 +58,9 @@ class Supervisor:
             # Times of an accelerated world go on from one process to the next; those of the real one are set by the real clock.
             common.append(f"--wall-offset={time.time() - time.monotonic() * speed!r}")
         self.controller = self._child("controller", common, ("channel", "admin"))
-        self.gateway = self._child("gateway", common, ("gateway",), extra=("--channel", listening.address(self.sockets["channel"])))
+        self.gateway = self._child(
+            "gateway", common, ("gateway",), extra=("--channel", listening.address(self.sockets["channel"]), "--config", str(path))
+        )
 
     def _child(self, name: str, common: list[str], sockets: tuple[str, ...], extra: tuple[str, ...] = ()) -> Child:
         arguments = [*common, *extra]
@@ -183,7 +188,7 @@ def up(path: Path, *, ready_file: Path | None = None, speed: float | None = None
     if spec.tls is not None:
         Certificate(spec.tls)  # what is wrong with it is said here, and not in a child's log
     state = state_folder((state_dir or path.resolve().parent / spec.state_dir).resolve())
-    return Supervisor(spec, used_speed, state).run(ready_file)
+    return Supervisor(spec, used_speed, state, path.resolve()).run(ready_file)
 
 
 def _listeners(spec: Spec) -> dict[str, Listen]:

@@ -18,6 +18,7 @@ from forebay.adapters.sqlite import SqliteStore
 from forebay.adapters.upstream import HttpUpstream
 from forebay.adapters.webhook import Webhook
 from forebay.admission.capacity import replica_capacity
+from forebay.app.files import STORE_FILE
 from forebay.console.admin import AdminServer
 from forebay.controller.channel import Channel
 from forebay.controller.reports import Reports
@@ -30,8 +31,6 @@ from forebay.ports import Clock, EngineSignals, EventSink, Fleet, SignalSource, 
 from forebay.scaling.capacity import pool_capacity
 from forebay.scaling.policy import QueueFirst
 from forebay.spec.types import Pool, Spec
-
-STORE_FILE = "forebay.db"
 
 
 class Sinks:

@@ -1,17 +1,22 @@
 """How verbs find and ask a running Forebay: by address, by its state folder, or by being the only one on this machine."""
 
+import contextlib
 import http.client
 import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from forebay.app.files import RUNNING_FILE, Running, announced
+from forebay.app.files import RUNNING_FILE, STORE_FILE, Running, announced
 from forebay.domain.errors import BadInput, ForebayError
+
+if TYPE_CHECKING:
+    from forebay.adapters.sqlite import SqliteStore
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0
@@ -66,6 +71,25 @@ def _running(state_dir: str | None, wanted: str) -> Running:
         ) from None
     except (OSError, msgspec.MsgspecError) as error:
         raise NotRunning(f"{running} can't be read ({error}); name the {wanted} address with --{wanted} URL") from None
+
+
+@contextlib.contextmanager
+def history(state_dir: str | None) -> "Iterator[SqliteStore]":
+    """The history file of a state folder, to be read: of ``state_dir``, or of ``.forebay`` here, or of the only one that runs.
+
+    Raises BadInput where there is none.
+    """
+    from forebay.adapters.sqlite import SqliteStore  # half a second that no other verb needs to spend
+
+    folder = Path(state_dir or DEFAULT_STATE)
+    running = announced() if state_dir is None and not (folder / STORE_FILE).is_file() else []
+    if len(running) == 1:
+        folder = Path(running[0].state)
+    store = SqliteStore(folder / STORE_FILE, read_only=True)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def _only_one(looked_at: Path, wanted: str) -> Running:

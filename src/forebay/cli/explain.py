@@ -43,7 +43,7 @@ def command(
     if request is not None:
         if pool is not None or at is not None or admin is not None:
             raise BadInput("--request: found beside --pool, --at or --admin; allowed: with --gateway, --state, --key and --json only")
-        record = explain_request.ask(admin_client.gateway_url(gateway, state), request, key)
+        record = explain_request.told(request, gateway, state, key)
         if json is not None:
             output.write_json(record, json)
         else:

@@ -9,8 +9,10 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
+from forebay.admission.candidates import Candidate
 from forebay.cli import admin_client
 from forebay.domain.errors import BadInput
+from forebay.gateway.leaving import SAMPLE_EVERY
 from forebay.gateway.records import REQUESTS, Record
 
 _WAITED_FOR = {
@@ -24,12 +26,42 @@ _WAITED_FOR = {
 }
 
 
+class NotKnown(BadInput):
+    """The gateway knows no such request, or no longer."""
+
+
 class _Error(msgspec.Struct):
     message: str
 
 
 class _Told(msgspec.Struct):
     error: _Error
+
+
+def told(request_id: str, gateway: str | None, state: str | None, key: str) -> Record:
+    """The record: its gateway's, or, where none answers or it has forgotten it, the history's. Raises what `ask` raises."""
+    try:
+        return ask(admin_client.gateway_url(gateway, state), request_id, key)
+    except (admin_client.NotRunning, NotKnown) as error:
+        try:
+            return recorded(request_id, state)
+        except BadInput as also:
+            raise type(error)(f"{error} {also}") from None
+
+
+def recorded(request_id: str, state: str | None) -> Record:
+    """The latest record under this id in the history file; raises BadInput where there is none."""
+    with admin_client.history(state) as store:
+        found = store.finished(request_id)
+    if not found:
+        raise BadInput(
+            "Nor is it in the history, which keeps what was refused, tried again, continued or slow, "
+            f"and of the others one in {SAMPLE_EVERY}."
+        )
+    try:
+        return msgspec.json.decode(found[0].record, type=Record)
+    except msgspec.MsgspecError as error:
+        raise BadInput(f"The history's record of it can't be read ({error}): a newer version's?") from None
 
 
 def ask(gateway_url: str, request_id: str, key: str) -> Record:
@@ -45,7 +77,7 @@ def ask(gateway_url: str, request_id: str, key: str) -> Record:
         ) from None
     if status == http.HTTPStatus.UNAUTHORIZED:
         raise BadInput(f"--key: {said} Only a request's own team may ask")
-    raise BadInput(f"--request: {said}")
+    raise NotKnown(f"--request: {said}")
 
 
 def render(record: Record) -> Table:
@@ -87,6 +119,8 @@ def _went(record: Record) -> Iterator[tuple[str, str]]:
         yield "replica", record.replica + (f", after {' and '.join(record.tried)} failed it" if record.tried else "")
     if record.left:
         yield "overflowed", " → ".join((*record.left, record.pool))
+    for one in record.candidates:
+        yield ("chosen" if one.chosen else "or"), _score(one)
     if record.continued:
         yield "continued", f"{record.continued} × on another replica"
     if record.preempted:
@@ -97,3 +131,11 @@ def _went(record: Record) -> Iterator[tuple[str, str]]:
         yield "why", record.why
     if record.retry_after_s is not None:
         yield "told", f"to come back after {record.retry_after_s:.1f} s"
+
+
+def _score(one: Candidate) -> str:
+    lacked = f", short of {_WAITED_FOR.get(one.short_of, one.short_of)}" if one.short_of not in {"", "failed"} else ""
+    failed = ", which had failed it" if one.short_of == "failed" else ""
+    cached = f", {one.cached_tokens} tokens of the prompt cached" if one.cached_tokens else ""
+    prefill = f", {one.prefill_tokens} tokens to prefill before it" if one.prefill_tokens else ""
+    return f"{one.replica}: load {100 * one.load:.0f} %, {one.streams} streams{prefill}{cached}{lacked}{failed}"

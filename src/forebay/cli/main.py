@@ -24,6 +24,7 @@ from forebay.cli import (
     trace,
     tune,
     up,
+    usage,
     world,
 )
 from forebay.domain.errors import ForebayError
@@ -58,6 +59,7 @@ app.command("up")(up.command)
 app.command("gateway")(gateway.command)
 app.command("status")(status.command)
 app.command("explain")(explain.command)
+app.command("usage")(usage.command)
 app.command("check")(check.command)
 app.command("schema")(schema.command)
 app.add_typer(profile.app, name="profile")

@@ -1,4 +1,4 @@
-"""The admin API: status, explain, events and metrics over HTTP, read-only, for the CLI, dashboards and scripts.
+"""The admin API: status, explain, usage, events and metrics over HTTP, read-only, for the CLI, dashboards and scripts.
 
 It knows only a ``Source``: whatever can answer the questions, live or recorded. Answers are JSON; errors name what was
 wrong and what is allowed.
@@ -35,6 +35,10 @@ class Source(Protocol):
         """Explanations (a list of msgspec values); raises BadInput for an unknown pool or a bad time."""
         ...
 
+    def usage(self, since: str | None, until: str | None, by: str | None) -> Any:
+        """The ledger (a msgspec value); raises BadInput for a bad day or name."""
+        ...
+
     def recent_events(self, limit: int) -> Any:
         """The newest events, oldest first."""
         ...
@@ -59,6 +63,13 @@ def application(source: Source) -> Starlette:
         except BadInput as error:
             return _json({"error": str(error)}, 400)
 
+    async def usage(request: Request) -> Response:
+        asked = request.query_params
+        try:
+            return _json(source.usage(asked.get("since"), asked.get("until"), asked.get("by")))
+        except BadInput as error:
+            return _json({"error": str(error)}, 400)
+
     async def events(request: Request) -> Response:
         text = request.query_params.get("limit", "100")
         if not text.isdecimal() or len(text) > len(str(EVENTS_MAX)) or not 1 <= int(text) <= EVENTS_MAX:
@@ -73,6 +84,7 @@ def application(source: Source) -> Starlette:
             Route("/health", health),
             Route("/v1/status", status),
             Route("/v1/explain", explain),
+            Route("/v1/usage", usage),
             Route("/v1/events", events),
             Route("/metrics", metrics),
         ]

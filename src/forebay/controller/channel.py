@@ -1,4 +1,4 @@
-"""The listening side of the roster channel: rosters down to every gateway, acknowledgements and snapshots up.
+"""The listening side of the roster channel: rosters down to every gateway, acknowledgements, snapshots and usage up.
 
 Newline-delimited JSON over TCP, one connection a gateway, dialled by the gateway. A gateway that can't keep up with
 rosters is cut: it dials again and gets the newest one, which is all that matters.
@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, Snapshot
+from forebay.domain.roster import Ack, Bye, FinishedRequests, FromGateway, Hello, Roster, Snapshot, ToGateway
+from forebay.domain.usage import UsageBatch
 
 LINE_BYTES_MAX = 4 * 2**20
 UNSENT_BYTES_MAX = 4 * 2**20
@@ -19,7 +20,8 @@ CONNECTIONS_MAX = 512
 NAME_CHARS_MAX = 128
 """A gateway's name is in events, metrics and every status."""
 
-Listener = Callable[[FromGateway], None]
+Listener = Callable[[FromGateway], ToGateway | None]
+"""Hears a message; what it returns goes back to the gateway."""
 
 
 class Channel:
@@ -90,9 +92,13 @@ class Channel:
             case Bye():
                 self._on_message(message)
                 self._writers[writer] = ""
-            case Ack() | Snapshot():
+            case Ack() | Snapshot() | FinishedRequests():
                 self._on_message(message)
+            case UsageBatch():
+                answer = self._on_message(message)
+                if answer is not None:
+                    self._send(writer, _line(answer))
 
 
-def _line(roster: Roster) -> bytes:
-    return msgspec.json.encode(roster) + b"\n"
+def _line(value: ToGateway) -> bytes:
+    return msgspec.json.encode(value) + b"\n"

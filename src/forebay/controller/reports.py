@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from forebay.controller.service import Controller
 from forebay.controller.status import Explanation, PoolStatus, ReplicaStatus, Status, explanation
 from forebay.controller.sturdy import SturdyStore
+from forebay.controller.usage_report import UsageReport, by_of, day_of, usage_report
 from forebay.controller.ward import Ward
 from forebay.domain.errors import BadInput
 from forebay.domain.events import Event
@@ -94,6 +95,13 @@ class Reports:
         if not found:
             raise BadInput(f"at: nothing was decided yet at {iso(until_s)}; the history begins later")
         return [explanation(record.decision, iso(record.at_wall_s)) for record in found]
+
+    def usage(self, since: str | None, until: str | None, by: str | None) -> UsageReport:
+        """The ledger from one day to another, which is in, added up by the names in ``by``."""
+        now_s = self._clock.wall_s()
+        since_day = day_of("since", since, now_s) if since else 0
+        until_day = day_of("until", until, now_s) + 1 if until else None
+        return usage_report(self._store.usage(since_day, until_day), by_of(by), since_day, until_day)
 
     def recent_events(self, limit: int) -> list[Event]:
         """The newest events, oldest first."""

@@ -13,6 +13,7 @@ from forebay.controller.corrections import Corrections
 from forebay.controller.demand import Demand
 from forebay.controller.gateways import GatewayBook
 from forebay.controller.history import ColdStarts, Ramps
+from forebay.controller.ledger import Ledger
 from forebay.controller.meter import Meter
 from forebay.controller.observing import PoolFacts, observation, ready_urls
 from forebay.controller.places import Places
@@ -22,9 +23,10 @@ from forebay.controller.ward import Ward
 from forebay.controller.wedges import Wedges
 from forebay.domain.events import Event
 from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView
-from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, Snapshot
+from forebay.domain.roster import Ack, Bye, FinishedRequests, FromGateway, Hello, Roster, Snapshot, ToGateway
 from forebay.domain.scaling import Decision, Observation, Policy
 from forebay.domain.signal import Known
+from forebay.domain.usage import UsageBatch
 from forebay.ports import Clock, EngineSignals, EventSink, Fleet, SignalSource, Store
 from forebay.scaling import drain, explain, starts, victims
 from forebay.scaling.capacity import PoolCapacity
@@ -78,6 +80,7 @@ class Controller:
         self.places = Places()
         self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
         self.corrections = Corrections(store)
+        self.ledger = Ledger(store, clock, self._event)
         self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of, self.corrections)
         self._effects: list[drain.Effect] = []
         self._states: dict[str, ReplicaState] = {}
@@ -88,8 +91,8 @@ class Controller:
         """The newest roster."""
         return self.rosters.current
 
-    def hear(self, message: FromGateway) -> None:
-        """A gateway spoke."""
+    def hear(self, message: FromGateway) -> ToGateway | None:
+        """A gateway spoke; what it is answered, if anything."""
         now_s = self._clock.now_s()
         match message:
             case Hello(gateway=name):
@@ -106,6 +109,11 @@ class Controller:
                 self.book.bye(name)
                 self._effects += self.retreat.gateway_left(name, now_s)
                 self._event("gateway_left", f"gateway {name} has drained and left")
+            case UsageBatch():
+                return self.ledger.take(message)
+            case FinishedRequests(requests=requests):
+                self._store.append_finished(requests)
+        return None
 
     def _acknowledged(self, gateway: str, term: int, version: int, now_s: float) -> None:
         """A roster of another term says nothing of ours, however new it is."""

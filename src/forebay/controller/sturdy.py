@@ -8,6 +8,8 @@ from typing import TypeVar
 
 from forebay.domain.errors import ForebayError
 from forebay.domain.events import Event
+from forebay.domain.roster import Finished
+from forebay.domain.usage import UsageBatch, UsageRow, UsageTaken
 from forebay.ports import DecisionRecord, DemandBucket, Store
 
 T = TypeVar("T")
@@ -63,6 +65,24 @@ class SturdyStore:
     def demand(self, pool: str, since_wall_s: float = 0.0, until_wall_s: float | None = None) -> Sequence[DemandBucket]:
         """As the store has them; empty where it can't be read."""
         return self._read(lambda: self._store.demand(pool, since_wall_s, until_wall_s), ())
+
+    def append_usage(self, batch: UsageBatch, wall_s: float) -> UsageTaken | None:
+        """What became of it; None where it could not be kept: its gateway keeps it, and tells it again."""
+        taken: list[UsageTaken | None] = []
+        self._write(lambda: taken.append(self._store.append_usage(batch, wall_s)))
+        return taken[0] if taken else None
+
+    def usage(self, since_day: int = 0, until_day: int | None = None) -> Sequence[UsageRow]:
+        """As the store has them; empty where it can't be read."""
+        return self._read(lambda: self._store.usage(since_day, until_day), ())
+
+    def append_finished(self, requests: Sequence[Finished]) -> None:
+        """Keep the records, or drop them."""
+        self._write(lambda: self._store.append_finished(requests))
+
+    def finished(self, request_id: str) -> Sequence[Finished]:
+        """As the store has them; empty where it can't be read."""
+        return self._read(lambda: self._store.finished(request_id), ())
 
     def close(self) -> None:
         """Close the store beneath."""

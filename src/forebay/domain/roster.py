@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
+from forebay.domain.usage import UsageBatch, UsageMark
+
 
 class Posture(StrEnum):
     """What admission should do with work that can't start at once."""
@@ -157,4 +159,24 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     pools: tuple[PoolLoad, ...]
 
 
-FromGateway = Hello | Ack | Snapshot | Bye
+class Finished(msgspec.Struct, frozen=True):
+    """One request's decision record, as its gateway tells it."""
+
+    id: str
+    team: str
+    ended_unix_s: float
+    unusual: bool
+    """It did not go as it should, or slowly: kept apart from those that are only a sample."""
+    record: msgspec.Raw
+    """JSON: the gateway's to make, and whoever reads it to understand."""
+
+
+class FinishedRequests(msgspec.Struct, frozen=True, tag="finished"):
+    """Records to be kept, of requests that have ended."""
+
+    gateway: str
+    requests: tuple[Finished, ...]
+
+
+FromGateway = Hello | Ack | Snapshot | Bye | UsageBatch | FinishedRequests
+ToGateway = Roster | UsageMark

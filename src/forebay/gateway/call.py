@@ -3,6 +3,7 @@
 Slots, since this is made and dropped for every request, and read many times in between.
 """
 
+from forebay.admission.candidates import Candidate
 from forebay.admission.estimate import Sized
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import PassedHead
@@ -36,6 +37,7 @@ class CallState:
         "_begun_s",
         "_body",
         "_body_bytes",
+        "_candidates",
         "_connection",
         "_context",
         "_continued",
@@ -71,6 +73,7 @@ class CallState:
         "_resumed_tokens",
         "_retries",
         "_retry_after_s",
+        "_sampled",
         "_sent_s",
         "_stream",
         "_target",
@@ -95,6 +98,8 @@ class CallState:
     _answer: ResponseHead | None
     """Of an answer that isn't a failure to be tried elsewhere."""
     _arrived_s: float
+    _candidates: tuple[Candidate, ...]
+    """How the replicas compared when it was last sent, where that was looked at."""
     _begun_s: float | None
     """When a stream's first content came."""
     _emitted: Emitted | None
@@ -135,6 +140,8 @@ class CallState:
     """Tokens of the answer that are part of the present replica's prompt."""
     _retry_after_s: float | None
     """Real seconds, as the client was told."""
+    _sampled: bool
+    """Its record goes into the history however it ends."""
     _sent_s: float
     _stream: EventStream | None
     _target: bytes
@@ -192,10 +199,10 @@ class CallState:
         self._only = b""
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0
-        self._tried = self._left = ()
+        self._tried = self._left = self._candidates = ()
         self.way = b""
         self._wants = NOTHING
-        self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = False
+        self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = self._sampled = False
         self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = self._continued = (
             self._preempted
         ) = 0

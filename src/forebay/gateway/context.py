@@ -10,6 +10,7 @@ from forebay.gateway.failures import Failures
 from forebay.gateway.holders import Holders
 from forebay.gateway.records import Records
 from forebay.gateway.retries import HeldIds, RetryBudget
+from forebay.gateway.usage import UsageBook
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
 
@@ -29,6 +30,7 @@ class Context(Protocol):
     failures: Failures
     holders: Holders
     records: Records
+    usage: UsageBook
 
     def serves(self, url: str) -> bool:
         """Whether the present roster has a replica there."""

@@ -8,7 +8,7 @@ import math
 import re
 
 from forebay.gateway.answers import HOP_BY_HOP
-from forebay.gateway.identity import Caller
+from forebay.gateway.identity import Caller, Identity
 
 NOT_TO_ENGINES = HOP_BY_HOP | {
     b"accept-encoding",  # bytes are looked at as they pass
@@ -33,7 +33,7 @@ _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 class HeadFacts:
     """The meaning of one list of headers (without ``content-length``)."""
 
-    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "identified", "patience_s", "request_id")
+    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "known_to", "patience_s", "request_id")
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         own: dict[bytes, bytes] = {}
@@ -57,8 +57,8 @@ class HeadFacts:
         """It waits for ``100 Continue`` before it sends the body."""
         self.coding = own.get(b"transfer-encoding", b"").lower()
         self.caller: Caller | None = None
-        self.identified = False
-        """``caller`` has been looked up; None means nobody."""
+        self.known_to: Identity | None = None
+        """Whom ``caller`` was asked of: of another, or of nobody, it means nothing. None as ``caller``: nobody's key."""
         connection = own.get(b"connection", b"").lower()
         if connection not in _PLAIN_CONNECTION:
             named = {token.strip() for token in connection.split(b",")}

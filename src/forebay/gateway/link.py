@@ -1,4 +1,5 @@
-"""The gateway's line to the controller: dialled from here, one JSON value a line, rosters down, snapshots up.
+"""The gateway's line to the controller: dialled from here, one JSON value a line, rosters down, snapshots
+and usage up.
 
 A gateway without a controller goes on serving by the roster it has. Each reconnection waits longer, with jitter, so that
 a restarted controller isn't met by all its gateways at once.
@@ -11,7 +12,8 @@ import random
 import msgspec
 
 from forebay.domain.events import Event
-from forebay.domain.roster import Bye, FromGateway, Hello, Roster
+from forebay.domain.roster import Bye, FinishedRequests, FromGateway, Hello, ToGateway
+from forebay.domain.usage import UsageMark
 from forebay.gateway.service import Gateway
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
@@ -20,12 +22,14 @@ SNAPSHOT_EVERY_S = 1.0
 LINE_BYTES_MAX = 8 * 2**20
 BACKOFF_REAL_S = 0.2
 BACKOFF_REAL_S_MAX = 5.0
+SETTLE_REAL_S = 2.0
+"""A gateway that leaves waits so long, at most, for the ledger to have what it counted last; else its journal keeps that."""
 STALLED_REAL_S = 10.0
 """A controller that takes no bytes for this long is taken for gone."""
 
 
 class Link:
-    """``await run()`` until cancelled. Lines: `domain.roster.FromGateway` up, `domain.roster.Roster` down."""
+    """``await run()`` until cancelled. Lines: `domain.roster.FromGateway` up, `.ToGateway` down."""
 
     def __init__(self, gateway: Gateway, clock: Clock, chance: random.Random, sink: EventSink, host: str, port: int) -> None:
         self.connected = False
@@ -36,7 +40,7 @@ class Link:
         self._host = host
         self._port = port
         self._encoder = msgspec.json.Encoder()
-        self._decoder = msgspec.json.Decoder(Roster)
+        self._decoder = msgspec.json.Decoder(ToGateway)
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self) -> None:
@@ -61,6 +65,8 @@ class Link:
         """Tell the controller that this gateway leaves for good, if it is there: its silence is no outage then."""
         if self._writer is not None:
             with contextlib.suppress(OSError, TimeoutError):
+                await self._account(self._writer)
+                await self._gateway.metering.settle(SETTLE_REAL_S)
                 await self._send(self._writer, Bye(self._gateway.name))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +85,11 @@ class Link:
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await _line(reader):
-            ack = self._gateway.apply(self._decoder.decode(line))
+            told = self._decoder.decode(line)
+            if isinstance(told, UsageMark):
+                self._gateway.metering.acknowledged(told)
+                continue
+            ack = self._gateway.apply(told)
             if not self.connected:
                 self.connected = True
                 self._emit("controller_found", f"roster of term {ack.term}, version {ack.version}")
@@ -88,7 +98,16 @@ class Link:
     async def _report(self, writer: asyncio.StreamWriter) -> None:
         while True:
             await self._send(writer, self._gateway.snapshot())
+            await self._account(writer)
             await self._clock.sleep_until(self._clock.now_s() + SNAPSHOT_EVERY_S)
+
+    async def _account(self, writer: asyncio.StreamWriter) -> None:
+        """What was used, until the ledger has it; and what became of requests."""
+        for batch in self._gateway.metering.outgoing():
+            await self._send(writer, batch)
+        finished = self._gateway.records.leaving.take()
+        if finished:
+            await self._send(writer, FinishedRequests(self._gateway.name, finished))
 
     async def _send(self, writer: asyncio.StreamWriter, value: FromGateway) -> None:
         writer.write(self._encoder.encode(value) + b"\n")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -15,7 +16,9 @@ from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape
+from forebay.domain.usage import UsageKey
 from forebay.gateway.shape_errors import ShapeErrors, rows
+from forebay.gateway.usage_families import usage_families
 from forebay.spec.types import Tier
 
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -166,6 +169,15 @@ class TierMeter:
         )
 
 
+class Reloads(msgspec.Struct):
+    """What became of changed configurations, for the metrics page."""
+
+    taken: int = 0
+    refused: int = 0
+    waits: bool = False
+    """The file is not what is served by: it was refused."""
+
+
 class Gauges(Protocol):
     """What is true now, read when asked."""
 
@@ -197,6 +209,23 @@ class Gauges(Protocol):
         """``(model, those of its pools)``."""
         ...
 
+    def usage(self) -> Iterable[tuple[UsageKey, list[int]]]:
+        """``(team, model, tier, pool)`` and the counts by `domain.usage.COUNT_NAMES`."""
+        ...
+
+    def records_dropped(self) -> int:
+        """Records of requests for which there was no room on the way into the history."""
+        ...
+
+    @property
+    def reloads(self) -> Reloads:
+        """What became of changed configurations."""
+        ...
+
+    def usage_kept(self) -> tuple[int, int, int]:
+        """Requests whose usage no ledger has yet, those of them that a crash would lose, and those that are lost."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -219,6 +248,10 @@ class GatewayCollector(Collector):
         yield from self._histograms()
         yield from self._now()
         yield from self._teams()
+        yield from usage_families(self._gauges.usage(), self._gauges.usage_kept())
+        yield from _reloads(self._gauges.reloads)
+        dropped = self._gauges.records_dropped()
+        yield CounterMetricFamily("forebay_records_dropped", "Records of requests that found no room into the history.", value=dropped)
 
     def _counters(self) -> Iterator[CounterMetricFamily]:
         requests = CounterMetricFamily("forebay_requests", "Requests ended, by outcome.", labels=["pool", "tier", "outcome"])
@@ -315,6 +348,15 @@ class GatewayCollector(Collector):
         for name, limit, count in sorted(self._gauges.over_limits(), key=lambda row: -row[2])[:TEAMS_SHOWN_MAX]:
             over.add_metric([name, limit], count)
         yield from (waiting, given, over)
+
+
+def _reloads(reloads: Reloads) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    seen = CounterMetricFamily("forebay_config_reloads", "Changed configurations, taken or refused.", labels=["result"])
+    seen.add_metric(["taken"], reloads.taken)
+    seen.add_metric(["refused"], reloads.refused)
+    yield seen
+    help_text = "1 while the configuration file was refused, and the one before is served by."
+    yield GaugeMetricFamily("forebay_config_refused", help_text, value=float(reloads.waits))
 
 
 def registry(meters: list[TierMeter], gauges: Gauges) -> CollectorRegistry:

@@ -91,6 +91,10 @@ class Ways:
                 self._standing.discard(rung)
                 self._tell("overflow_over", f"nothing goes to {to} any more: none has waited half as long for a minute", self._pool)
 
+    def use(self, teams: Mapping[str, Team]) -> None:
+        """What teams allow, from now on."""
+        self._teams = teams
+
     def waited(self, wait_s: float, now_s: float) -> None:
         """A request has waited so long, and waits on or was just started."""
         for rung in self._rungs:

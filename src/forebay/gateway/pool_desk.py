@@ -91,6 +91,7 @@ class PoolDesk:
     __slots__ = (
         "_finished",
         "_prefix_routing",
+        "adapters",
         "admission",
         "base",
         "by_prefix",
@@ -117,6 +118,7 @@ class PoolDesk:
     def __init__(self, spec: Spec, pool: Pool, estimator: Estimator) -> None:
         self.name = pool.name
         self.model = pool.model
+        self.adapters = frozenset(pool.adapters)
 
         def outlook(team: str, emitted_tokens: int) -> int | None:
             return estimator.expected_output(team, pool.model, emitted_tokens)

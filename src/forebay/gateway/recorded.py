@@ -7,15 +7,28 @@ from functools import lru_cache
 
 from forebay.admission.outcomes import Refusal, Shortage
 from forebay.domain.shape import Usage
+from forebay.domain.usage import How
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.call import CallState
 from forebay.gateway.desk import Desk
+from forebay.gateway.leaving import SAMPLE_EVERY, Leaving
 from forebay.gateway.meters import Outcome
 from forebay.gateway.records import WHY_CHARS_MAX, Place, Record, shown_way
 
 PLACES_MAX = 4096
 """Pairs of pool and replica whose header lines are remembered."""
 _NO_FIELD = re.compile(rb"[^\x21-\x7e]")
+_HOW = {
+    Outcome.COMPLETED: How.COMPLETED,
+    Outcome.REFUSED_BY_ENGINE: How.REFUSED,
+    Outcome.SHED: How.SHED,
+    Outcome.FAILED: How.FAILED,
+    Outcome.TRUNCATED: How.TRUNCATED,
+    Outcome.CLIENT_GONE: How.LEFT,
+    Outcome.CLIENT_SLOW: How.LEFT,
+}
+"""Of a request that ends; one that moved has not."""
+_ENDED_WELL = How.COMPLETED
 _COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _SHED = Outcome.SHED
 _REFUSED_BY_ENGINE = Outcome.REFUSED_BY_ENGINE
@@ -53,6 +66,15 @@ class Recorded(CallState, ABC):
         self._waited_for = short_of.value
         self._context.records.waited[self._team, self._request_id] = self
 
+    def _weigh(self, leaving: Leaving) -> None:
+        """It was just given a permit: note how the replicas compared, and whether it is one of the sample."""
+        if leaving.until_sample <= 0:
+            leaving.until_sample = SAMPLE_EVERY
+            self._sampled = True
+        else:
+            leaving.weighed_left -= 1
+        self._candidates = self._pool.admission.candidates(self.ticket)
+
     def _place(self) -> bytes:
         """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
         return b"%b%d\r\n" % (_lines(self._pool.name, self._replica), self._queue_s * 1000 / self._context.speed)
@@ -66,15 +88,29 @@ class Recorded(CallState, ABC):
         self._recorded(_SHED, None, now_s, why.value)
 
     def _recorded(self, outcome: Outcome, usage: Usage | None, now_s: float, reason: str = "") -> None:
-        """It has ended."""
-        records = self._context.records
+        """It has ended: counted, and noted."""
+        context, pool, model = self._context, self._pool, self._ask.model
+        records = context.records
+        context.usage.count(
+            (self._team, model if model in pool.adapters else pool.model, self._meter.tier.name, pool.name),
+            _ENDED_WELL if outcome is _COMPLETED else _HOW[outcome],
+            usage,
+            self._queue_s if self._wait_counted else now_s - self._arrived_s,
+            now_s + records.wall_offset_s,
+        )
         if self._waited_for and records.waited.get(self.known_as) is self:
             del records.waited[self.known_as]
         if outcome is not _COMPLETED or self._retries or self._preempted or self._left:
             if outcome is _REFUSED_BY_ENGINE and self._answer is not None and self._answer.status >= 400:
                 self._why = f"The engine answered {self._answer.status}."
-            records.unusual.append(self._record("finished", outcome.value, usage, now_s, reason))
+            record = self._record("finished", outcome.value, usage, now_s, reason)
+            records.unusual.append(record)
+            records.keep(record, now_s, unusual=True)
             return
+        begun_s, promise_s = self._begun_s, self._ttft_s
+        slow = self._queue_s > promise_s or (begun_s is not None and begun_s - self._arrived_s > promise_s)
+        if slow or self._sampled:
+            records.keep(self._record("finished", outcome.value, usage, now_s), now_s, unusual=slow)
         records.ordinary.append(
             (
                 self._request_id,
@@ -87,9 +123,10 @@ class Recorded(CallState, ABC):
                 self._waited_for,
                 self._replica,
                 usage,
-                self._begun_s,
+                begun_s,
                 now_s,
                 self.way,
+                self._candidates,
             )
         )
 
@@ -132,6 +169,7 @@ class Recorded(CallState, ABC):
             retry_after_s=self._retry_after_s,
             place=place,
             way=shown_way(self.way),
+            candidates=self._candidates,
         )
 
 

@@ -11,9 +11,12 @@ from urllib.parse import unquote
 
 import msgspec
 
+from forebay.admission.candidates import Candidate
 from forebay.admission.outcomes import Shortage
+from forebay.domain.roster import Finished
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import ErrorReply
+from forebay.gateway.leaving import Leaving
 from forebay.gateway.meters import Outcome
 from forebay.ports.clock import Clock
 
@@ -23,8 +26,9 @@ ORDINARY_MAX = 8192
 UNUSUAL_MAX = 8192
 """…and so many of the others."""
 WHY_CHARS_MAX = 240
-RECORD_BYTES_MAX = 2048
-"""Of one record with what it alone holds: ids of requests are at most 128 bytes, few replicas are tried, and ``why`` is cut."""
+RECORD_BYTES_MAX = 2560
+"""Of one record with what it alone holds: ids of requests are at most 128 bytes, few replicas are tried or
+weighed, and ``why`` is cut."""
 ID_CHARS_MAX = 400
 """Of an id in a path, as it is quoted there."""
 
@@ -94,6 +98,8 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """Of one that waits."""
     way: str = ""
     """Where it was answered instead of its pool, or why there: as in the answer's headers."""
+    candidates: tuple[Candidate, ...] = ()
+    """How the replicas compared when it was last sent; empty: it was not weighed (`leaving.SAMPLE_EVERY`)."""
 
 
 class Live(Protocol):
@@ -109,8 +115,9 @@ class Live(Protocol):
         ...
 
 
-Ordinary = tuple[bytes, str, str, str, float, Shape, float, str, str, Usage | None, float | None, float, bytes]
-"""Of a request that went as it should: id, team, tier, pool, arrival, estimate, wait, what for, replica, usage, first content, end, way.
+Ordinary = tuple[bytes, str, str, str, float, Shape, float, str, str, Usage | None, float | None, float, bytes, tuple[Candidate, ...]]
+"""Of a request that went as it should: id, team, tier, pool, arrival, estimate, wait, what for, replica, usage, first content, end,
+headers of where it went instead, scores.
 
 Such are nearly all: what is made for each is as little as can be made a record of when somebody asks.
 """
@@ -133,6 +140,8 @@ class Records:
         """Those of the live that could not be sent at once: it is them that are asked for again and again."""
         self.ordinary: deque[Ordinary] = deque(maxlen=ORDINARY_MAX)
         self.unusual: deque[Record] = deque(maxlen=UNUSUAL_MAX)
+        self.leaving = Leaving()
+        """Those to be kept in the history."""
         self.wall_offset_s = clock.wall_s() - clock.now_s()
         """Both clocks go at one pace."""
         self._clock = clock
@@ -152,7 +161,7 @@ class Records:
         return max(went_well, other, key=lambda record: record.arrived_unix_s)
 
     def _whole(self, one: Ordinary) -> Record:
-        request_id, team, tier, pool, arrived_s, estimate, queue_s, waited_for, replica, usage, begun_s, ended_s, way = one
+        request_id, team, tier, pool, arrived_s, estimate, queue_s, waited_for, replica, usage, begun_s, ended_s, way, weighed = one
         return Record(
             id=request_id.decode(),
             state="finished",
@@ -172,7 +181,12 @@ class Records:
             ttft_s=None if begun_s is None else begun_s - arrived_s,
             total_s=ended_s - arrived_s,
             way=shown_way(way),
+            candidates=weighed,
         )
+
+    def keep(self, record: Record, ended_s: float, *, unusual: bool) -> None:
+        """It goes into the history."""
+        self.leaving.add(Finished(record.id, record.team, ended_s + self.wall_offset_s, unusual, msgspec.Raw(_encode(record))))
 
     def told(self, path: bytes, team: str) -> bytes | ErrorReply:
         """``GET /forebay/v1/requests/{id}``: the record as JSON, or 404. Another team's is none that there is."""

@@ -76,6 +76,10 @@ class Call(Moving):
             self._queue_s = now_s - self._arrived_s
             self._meter.queue_wait.observe(self._queue_s)
         self._sent_s = self._progress_s = now_s
+        leaving = self._context.records.leaving
+        leaving.until_sample -= 1
+        if leaving.until_sample <= 0 or ((self._waited_for or self._retries) and leaving.weighed_left > 0):
+            self._weigh(leaving)
         if self._home.ways is not None and self._pool is self._home:
             self._home.ways.waited(now_s - self._arrived_s, now_s)
         self._replica = effect.replica_id

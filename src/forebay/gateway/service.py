@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from forebay.admission.outcomes import jittered
 from forebay.admission.outliers import Effect as Ejection
@@ -19,11 +18,11 @@ from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
-from forebay.gateway import long_context, overflow
-from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
+from forebay.gateway import long_context, overflow, reloading
+from forebay.gateway.answers import ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
-from forebay.gateway.catalogue import MODELS, Catalogue, no_model
+from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk
 from forebay.gateway.failures import Failures
 from forebay.gateway.heads import content_type
@@ -31,12 +30,14 @@ from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
 from forebay.gateway.light import Light
-from forebay.gateway.meters import TierMeter, registry
+from forebay.gateway.metering import Metering
+from forebay.gateway.meters import Reloads, TierMeter, registry
+from forebay.gateway.pages import Pages
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.prober import Prober
 from forebay.gateway.recorded import live
-from forebay.gateway.records import REQUESTS, Records
+from forebay.gateway.records import Records
 from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.retries import HeldIds, RetryBudget
@@ -45,6 +46,7 @@ from forebay.gateway.routes import POSTS, Route, kept_response
 from forebay.gateway.shown import Shown
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.events import EventSink
+from forebay.ports.journal import Journal, NoJournal
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Spec, Tier
 
@@ -71,6 +73,7 @@ class Gateway:
         tls: ssl.SSLContext | None = None,
         keys: Mapping[str, str] | None = None,
         ledger: overflow.Ledger | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.spec = spec
         self.clock = clock
@@ -87,6 +90,7 @@ class Gateway:
         overflow.join(spec, self.desk, keys or {}, self._emit, ledger)
         long_context.join(spec, self.desk.pools)
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
+        self.reloads = Reloads()
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
@@ -101,29 +105,30 @@ class Gateway:
         self._light = Light(self)
         self.holders = self._light.holders
         self.records = Records(clock, partial(live, self.desk))
+        self.metering = Metering(name, journal or NoJournal(ids.fresh("journal")), clock, self._emit)
+        self.usage = self.metering.book
         self._catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.http)
-        self._registry = registry(self._meters, self.shown)
-        self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
-            b"/health": self._health,
-            b"/metrics": self._metrics,
-            MODELS: self._tell,
-        }
+        self.shown = Shown(self.desk, self.http, self.metering, self.records, self.reloads)
+        self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, lambda: not self.draining)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int) -> int:
         """Accept requests; returns the port. Raises OSError where it can't listen."""
-        self._sweep_later()
+        self._start()
         return await self.http.start(host, port)
 
     async def start_on(self, listening: socket.socket) -> None:
         """Accept requests on a socket that is open already, handed down by a supervisor."""
-        self._sweep_later()
+        self._start()
         await self.http.start_on(listening)
+
+    def _start(self) -> None:
+        self._sweep_later()
+        self.metering.start()
 
     async def drain(self) -> None:
         """Accept no more connections, let what is inside end (at most ``limits.drain_s``), close."""
@@ -137,6 +142,15 @@ class Gateway:
         self._emit("gateway_drained", f"{self.desk.live} requests were cut")
         await self.close()
 
+    def reload(self, spec: Spec) -> None:
+        """Serve by ``spec`` from the next request on; what is inside keeps what it came with. Raises BadInput, with nothing changed."""
+        reloading.check_live(self.spec, spec)
+        reloading.apply(spec, self.desk)
+        self.spec, self.limits, self.http.limits = spec, spec.limits, spec.limits
+        self._identity = Identity(spec)
+        self._catalogue = self._pages.catalogue = Catalogue(spec, self.desk)
+        self._models = self._catalogue.pools
+
     async def close(self) -> None:
         """Close at once: clients that are still served see a reset."""
         self.draining = self.http.closing = True
@@ -147,6 +161,7 @@ class Gateway:
         await self._prober.close()
         await self.upstream.close()
         self.desk.close()
+        await self.metering.close()
 
     # -- the controller's side ----------------------------------------------------------------------------------------
 
@@ -232,18 +247,15 @@ class Gateway:
         if kept is not None:
             self._ask_holder(connection, request, *kept)
             return
-        answer = self._gets.get(path)
-        if answer is None and path.startswith((MODELS + b"/", REQUESTS)):
-            answer = self._tell
-        if answer is None:
-            unknown = ErrorReply(
-                404, "invalid_request_error", "unknown_url", f"Unknown request URL: {path[:200].decode('utf-8', 'replace')}."
-            )
+        page = self._pages.at(path)
+        if page is None:
+            asked = path[:200].decode("utf-8", "replace")
+            unknown = ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {asked}.")
             self._refuse(connection, unknown, self._request_id(request))
         elif request.method not in READS:
             self._not_allowed(connection, request, "GET, HEAD")
         else:
-            answer(connection, request)
+            page(connection, request, self._caller(request), self._request_id(request))
 
     def _request_id(self, request: Request) -> bytes:
         """The client's own, or a fresh one (`_infer` has the same without the call)."""
@@ -272,7 +284,7 @@ class Gateway:
         if not request_id:
             self._requests += 1
             request_id = b"%b-%x" % (self._request_prefix, self._requests)
-        caller = facts.caller if facts.identified else self._caller(request)
+        caller = facts.caller if facts.known_to is self._identity else self._caller(request)
         if caller is None:
             self._refuse(connection, UNAUTHORIZED, request_id)
             return
@@ -352,33 +364,13 @@ class Gateway:
     def _caller(self, request: Request) -> Caller | None:
         """Who asks; looked up once for each head that differs."""
         facts = request.facts
-        if not facts.identified:
+        if facts.known_to is not self._identity:
             facts.caller = self._identity.caller(facts.authorization)
-            facts.identified = True
+            facts.known_to = self._identity
         return facts.caller
 
     def _refuse(self, connection: ClientConnection, error: ErrorReply, request_id: bytes) -> None:
         connection.refuse(error, b"x-request-id: %b\r\n" % request_id)
-
-    def _health(self, connection: ClientConnection, _: Request) -> None:
-        status, text = (503, b'{"status":"draining"}') if self.draining else (200, b'{"status":"ok"}')
-        connection.answer(status, JSON, text)
-
-    def _metrics(self, connection: ClientConnection, _: Request) -> None:
-        connection.answer(200, CONTENT_TYPE_LATEST.encode(), generate_latest(self._registry))
-
-    def _tell(self, connection: ClientConnection, request: Request) -> None:
-        """Which models there are, or what is known of a request."""
-        request_id, caller = self._request_id(request), self._caller(request)
-        path = request.target.partition(b"?")[0]
-        if caller is None:
-            told: bytes | ErrorReply = UNAUTHORIZED
-        else:
-            told = self.records.told(path, caller.team) if path.startswith(REQUESTS) else self._catalogue.told(path)
-        if isinstance(told, ErrorReply):
-            self._refuse(connection, told, request_id)
-        else:
-            connection.answer(200, JSON, told, b"x-request-id: %b\r\n" % request_id)
 
     def _not_allowed(self, connection: ClientConnection, request: Request, allowed: str) -> None:
         error = ErrorReply(405, "invalid_request_error", "method_not_allowed", f"Only {allowed} is allowed here.")

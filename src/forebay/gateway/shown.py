@@ -3,17 +3,24 @@
 from collections.abc import Iterable
 
 from forebay.admission.fairness import TeamLoad
+from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
 from forebay.gateway.http import HttpServer
+from forebay.gateway.metering import Metering
+from forebay.gateway.meters import Reloads
+from forebay.gateway.records import Records
 from forebay.gateway.shape_errors import ShapeErrors
 
 
 class Shown:
     """Read off the desk and the connections, and kept nowhere."""
 
-    def __init__(self, desk: Desk, http: HttpServer) -> None:
+    def __init__(self, desk: Desk, http: HttpServer, metering: Metering, records: Records, reloads: Reloads) -> None:
         self.desk = desk
         self.http = http
+        self.metering = metering
+        self.records = records
+        self.reloads = reloads
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
         """Waiting, by pool and tier."""
@@ -54,6 +61,20 @@ class Shown:
     def ejected(self) -> Iterable[tuple[str, int, int]]:
         """Replicas out of routing, and ejections so far, by pool."""
         return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]
+
+    def usage(self) -> Iterable[tuple[UsageKey, list[int]]]:
+        """Counted by this start."""
+        return self.metering.book.shown()
+
+    def records_dropped(self) -> int:
+        """On their way into the history."""
+        return self.records.leaving.dropped
+
+    def usage_kept(self) -> tuple[int, int, int]:
+        """Requests not in a ledger yet, those of them not in the journal either, and those that are lost."""
+        book = self.metering.book
+        book.look()
+        return book.unreported_requests, book.unwritten_requests, book.lost_requests + self.metering.lost_requests
 
     def check(self, light: int) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges; ``light`` requests are inside that need none."""

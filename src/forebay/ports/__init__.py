@@ -3,6 +3,7 @@
 from forebay.ports.clock import Clock, EventLoopClock, Ids, TimerHandle
 from forebay.ports.events import EventSink
 from forebay.ports.fleet import Fleet
+from forebay.ports.journal import Journal, NoJournal
 from forebay.ports.signals import EngineSignals, SignalSource
 from forebay.ports.store import DEMAND_BUCKETS_MAX, DecisionRecord, DemandBucket, Store
 from forebay.ports.upstream import End, Exchange, FetchFailed, ResponseHead, ResponseSink, Upstream, fetch, get_request
@@ -20,6 +21,8 @@ __all__ = [
     "FetchFailed",
     "Fleet",
     "Ids",
+    "Journal",
+    "NoJournal",
     "ResponseHead",
     "ResponseSink",
     "SignalSource",

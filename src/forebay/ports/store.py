@@ -6,7 +6,9 @@ from typing import Protocol
 import msgspec
 
 from forebay.domain.events import Event
+from forebay.domain.roster import Finished
 from forebay.domain.scaling import Decision, Observation
+from forebay.domain.usage import UsageBatch, UsageRow, UsageTaken
 
 
 class DecisionRecord(msgspec.Struct, frozen=True):
@@ -29,6 +31,15 @@ class DemandBucket(msgspec.Struct, frozen=True):
 
 DEMAND_BUCKETS_MAX = 8_064
 """Kept per pool: four weeks of five minutes."""
+
+
+USAGE_ROWS_MAX = 500_000
+"""Of the ledger: days × teams × models × tiers × pools. Beyond it, what the oldest days hold is added up under day 0."""
+JOURNALS_MAX = 4_096
+"""Journals of which is known how much of them the ledger has; of more, those not heard of for longest are forgotten."""
+UNUSUAL_MAX = 100_000
+SAMPLED_MAX = 100_000
+"""Decision records of requests kept: the newest so many that were unusual, and so many of the others."""
 
 
 class Store(Protocol):
@@ -72,6 +83,26 @@ class Store(Protocol):
 
     def demand(self, pool: str, since_wall_s: float = 0.0, until_wall_s: float | None = None) -> Sequence[DemandBucket]:
         """The kept buckets that begin at or after ``since_wall_s`` and before ``until_wall_s``, oldest first."""
+        ...
+
+    def append_usage(self, batch: UsageBatch, wall_s: float) -> UsageTaken | None:
+        """Add the batch up and note how far its journal has come, both or neither; durable when it returns.
+
+        One that does not begin where the journal's entries here end is not added: what is here is told instead. None: nothing could
+        be kept at all; the same batch may be given again.
+        """
+        ...
+
+    def usage(self, since_day: int = 0, until_day: int | None = None) -> Sequence[UsageRow]:
+        """The ledger's rows of the days ``since_day <= day < until_day``, by day and key."""
+        ...
+
+    def append_finished(self, requests: Sequence[Finished]) -> None:
+        """Keep these records; of more than UNUSUAL_MAX and SAMPLED_MAX the oldest go."""
+        ...
+
+    def finished(self, request_id: str) -> Sequence[Finished]:
+        """The records under this id, newest first: clients choose ids, so that several teams may have used one."""
         ...
 
     def close(self) -> None:

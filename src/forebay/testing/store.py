@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from forebay.domain.errors import ForebayError
 from forebay.domain.events import Event
+from forebay.domain.roster import Finished
+from forebay.domain.usage import Folded, UsageBatch, UsageRow, UsageTaken
 from forebay.ports.store import DEMAND_BUCKETS_MAX, DecisionRecord, DemandBucket
 
 ROWS_MAX = 100_000
@@ -25,6 +27,9 @@ class MemoryStore:
         self._values: dict[str, bytes] = {}
         self._ramps: dict[str, dict[str, float]] = {}
         self._demand: dict[str, dict[float, DemandBucket]] = {}
+        self._usage = Folded()
+        self._journals: dict[str, int] = {}
+        self._finished: deque[Finished] = deque(maxlen=rows_max)
 
     def append_decision(self, record: DecisionRecord) -> None:
         """Keep ``record``."""
@@ -82,6 +87,34 @@ class MemoryStore:
         until_s = math.inf if until_wall_s is None else until_wall_s
         kept = sorted(self._demand.get(pool, {}).items())
         return [bucket for start_s, bucket in kept if since_wall_s <= start_s < until_s]
+
+    def append_usage(self, batch: UsageBatch, wall_s: float) -> UsageTaken | None:
+        """Add the batch up, unless it does not begin where its journal's entries here end."""
+        del wall_s
+        self._writable()
+        has = self._journals.get(batch.journal, 0)
+        if batch.after < has or batch.upto <= batch.after:
+            return UsageTaken(has)
+        for row in batch.rows:
+            self._usage.take(row)
+        self._journals[batch.journal] = batch.upto
+        return UsageTaken(batch.upto, batch.after - has)
+
+    def usage(self, since_day: int = 0, until_day: int | None = None) -> Sequence[UsageRow]:
+        """By day and key."""
+        return sorted(
+            (row for row in self._usage.rows() if row.day >= since_day and (until_day is None or row.day < until_day)),
+            key=lambda row: (row.day, row.key),
+        )
+
+    def append_finished(self, requests: Sequence[Finished]) -> None:
+        """Keep the newest."""
+        self._writable()
+        self._finished.extend(requests)
+
+    def finished(self, request_id: str) -> Sequence[Finished]:
+        """Newest first."""
+        return [one for one in reversed(self._finished) if one.id == request_id]
 
     def close(self) -> None:
         """Nothing to release."""

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from forebay.adapters.sqlite import SqliteStore
+from forebay.app.files import STORE_FILE
 from forebay.app.lab.recorded import Buckets, is_state, opened, read
-from forebay.app.wiring import STORE_FILE
 from forebay.domain.errors import BadInput
 from forebay.ports.store import DemandBucket
 

@@ -7,12 +7,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from forebay.adapters.sqlite import SqliteStore
+from forebay.admission.candidates import Candidate
 from forebay.admission.outcomes import Shortage
-from forebay.app.files import Running, write_value
+from forebay.app.files import STORE_FILE, Running, write_value
 from forebay.cli import admin_client, explain_request
 from forebay.cli.admin_client import NotRunning
 from forebay.cli.main import app
 from forebay.domain.errors import BadInput
+from forebay.domain.roster import Finished
 from forebay.gateway.records import Place, Record
 
 RECORD = Record(
@@ -173,3 +176,45 @@ def test_where_nothing_runs_it_is_said_where_a_gateway_is_looked_for_and_what_is
         explain_request.ask(admin_client.gateway_url(given.get("--gateway"), given.get("--state")), "req-1", "")
     assert "--gateway URL" in str(told.value)
     assert "ends with its process" in str(told.value)
+
+
+# -- what the gateway has forgotten ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def history(tmp_path):
+    """A state folder whose history has two records under one id."""
+    store = SqliteStore(tmp_path / STORE_FILE)
+    for outcome in ("shed", "completed"):
+        record = msgspec.structs.replace(RECORD, outcome=outcome, candidates=(Candidate("chat-2", 0.31, 3, 40, 100, "", True),))
+        store.append_finished([Finished("req-1", "search", 1.0, True, msgspec.Raw(msgspec.json.encode(record)))])
+    store.close()
+    return str(tmp_path)
+
+
+def explain(*words):
+    return CliRunner().invoke(app, ["explain", "--request", *words], catch_exceptions=False)
+
+
+def test_what_the_gateway_has_forgotten_is_in_the_history(gateway, history):
+    gateway(404, {"error": {"message": "No request with the id 'req-1' is here."}})
+    shown = explain("req-1", "--gateway", "http://g", "--state", history).output
+    assert "request req-1: completed" in shown  # the latest
+    assert "chat-2: load 31 %, 3 streams, 40 tokens to prefill before it, 100 tokens of the prompt cached" in shown
+
+
+def test_after_forebay_has_ended_it_is_in_the_history(history):
+    found = json.loads(explain("req-1", "--state", history, "--json", "-").output)
+    assert (found["outcome"], found["candidates"][0]["load"]) == ("completed", 0.31)
+
+
+def test_what_is_in_neither_is_said_to_be_in_neither(gateway, history):
+    gateway(404, {"error": {"message": "No request with the id 'req-9' is here."}})
+    with pytest.raises(BadInput, match=r"(?s)No request with the id 'req-9' is here.*Nor is it in the history, which keeps"):
+        explain("req-9", "--gateway", "http://g", "--state", history)
+
+
+def test_a_wrong_key_is_no_reason_to_look_elsewhere(gateway, history):
+    gateway(401, {"error": {"message": "No."}})
+    with pytest.raises(BadInput, match="--key: No"):
+        explain("req-1", "--gateway", "http://g", "--state", history)

@@ -5,6 +5,7 @@ import pytest
 
 from forebay.controller.channel import Channel
 from forebay.domain.roster import Ack, Bye, Hello, Roster
+from forebay.domain.usage import UsageBatch, UsageMark
 from forebay.testing.loop import run
 
 ROSTER = Roster(1, 1, 10.0, ())
@@ -129,3 +130,20 @@ def test_a_name_of_no_or_many_characters_is_nobodys(name):
         return told, desk.heard, desk.lost
 
     assert world(main) == (b"", [], [])
+
+
+def test_a_batch_of_usage_is_answered_on_its_own_connection_and_only_when_it_is_safe():
+    batch, mark = UsageBatch("g", "j", 0, 2, ()), UsageMark("j", 2)
+
+    async def main(desk, port):
+        answers = [None, mark]
+        desk.channel = Channel(lambda message: answers.pop(0) if isinstance(message, UsageBatch) else None, desk.lost.append)
+        port = await desk.channel.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(line(Hello("g")) + line(batch) + line(batch))
+        told = msgspec.json.decode(await reader.readline(), type=UsageMark)
+        writer.close()
+        await asyncio.sleep(1)
+        return told, answers
+
+    assert world(main) == (mark, [])

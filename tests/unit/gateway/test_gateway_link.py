@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, RosterPool, Snapshot
+from forebay.domain.usage import UsageBatch, UsageMark
 from forebay.gateway.link import BACKOFF_REAL_S_MAX, Link
 
 PORT = 20_500
@@ -163,3 +164,49 @@ def test_goodbye_without_a_controller_is_nothing(linked):
         assert not controller.got
 
     linked(test, start=False)
+
+
+async def quick(_, answer):
+    answer.json(200, {"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 20, "completion_tokens": 5}})
+
+
+def batches(controller):
+    return [value for value in controller.got if isinstance(value, UsageBatch)]
+
+
+def test_usage_is_told_until_it_is_acknowledged_and_over_a_lost_connection_too(linked):
+    async def test(front, controller, _):
+        front.engines[0].script = quick
+        await front.ask({"model": "llama", "messages": []})
+        await front.sleep(2.5)
+        told = batches(controller)
+        assert (told[0].after, told[0].upto, told[0].rows[0].key) == (0, 1, ("anonymous", "llama", "interactive", "chat"))
+        assert told == [told[0]] * len(told)
+        controller.hang_up()
+        await front.sleep(BACKOFF_REAL_S_MAX + 1)
+        assert batches(controller)[-1] == told[0]
+        controller.say(UsageMark(told[0].journal, 1))
+        await front.sleep(0.1)
+        heard = len(batches(controller))
+        await front.sleep(3)
+        assert len(batches(controller)) == heard
+        assert front.gateway.usage.unreported_requests == 0
+
+    linked(test)
+
+
+def test_a_gateway_that_leaves_waits_a_little_for_the_ledger(linked):
+    async def test(front, controller, link):
+        front.engines[0].script = quick
+        controller.say(Roster(1, 9, 10.0, front.gateway.roster.pools))
+        await front.sleep(0.1)
+        await front.ask({"model": "llama", "messages": []})
+        leaving = asyncio.ensure_future(link.goodbye())
+        await front.sleep(0.2)
+        assert not leaving.done()
+        controller.say(UsageMark(batches(controller)[-1].journal, 1))
+        await front.sleep(0.2)
+        assert leaving.done()
+        assert isinstance(controller.got[-1], Bye)
+
+    linked(test)

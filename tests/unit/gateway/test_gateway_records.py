@@ -7,7 +7,10 @@ import msgspec
 import pytest
 from emulated_fleet import body, fleet
 
+from forebay.admission.candidates import CANDIDATES_MAX, Candidate
+from forebay.gateway import leaving as leaving_module
 from forebay.gateway import records as records_module
+from forebay.gateway.leaving import SAMPLE_EVERY
 from forebay.gateway.records import ORDINARY_MAX, RECORD_BYTES_MAX, REQUESTS, UNUSUAL_MAX, WHY_CHARS_MAX, Record
 from forebay.spec.types import Team, TeamLimits
 
@@ -293,19 +296,21 @@ def test_records_are_bounded_and_those_that_went_well_do_not_push_out_the_others
 
 
 def test_what_a_record_holds_is_bounded(world):
-    """The largest there can be: both rings together are at most 32 MiB."""
+    """The largest there can be: both rings together are at most 40 MiB."""
 
     async def test(front):
         await front.ask(CHAT, named("x" * 128))
         (one,) = front.gateway.records.ordinary
         assert sum(map(sys.getsizeof, (one, *one))) <= RECORD_BYTES_MAX
         record = await record_of(front, "x" * 128)
-        full = msgspec.structs.replace(record, why="é" * WHY_CHARS_MAX, tried=("r" * 64,) * 2)
+        weighed = (Candidate("r", 0.5, 300, 5000, 5000, "slots"),) * CANDIDATES_MAX
+        full = msgspec.structs.replace(record, why="é" * WHY_CHARS_MAX, tried=("r" * 64,) * 2, candidates=weighed)
         fields = msgspec.structs.astuple(full)
-        assert sys.getsizeof(full) + sum(map(sys.getsizeof, (*fields, *full.tried))) <= RECORD_BYTES_MAX
+        scores = [number for one in weighed for number in (one, one.load, one.prefill_tokens, one.cached_tokens)]
+        assert sys.getsizeof(full) + sum(map(sys.getsizeof, (*fields, *full.tried, *scores))) <= RECORD_BYTES_MAX
 
     world(test, quick)
-    assert (ORDINARY_MAX + UNUSUAL_MAX) * RECORD_BYTES_MAX <= 32 * 2**20
+    assert (ORDINARY_MAX + UNUSUAL_MAX) * RECORD_BYTES_MAX <= 40 * 2**20
 
 
 def test_an_engine_that_is_a_forebay_too_does_not_tell_its_own_place(world):
@@ -318,3 +323,86 @@ def test_an_engine_that_is_a_forebay_too_does_not_tell_its_own_place(world):
         assert answer.headers["x-forebay-queue-ms"] == "0"
 
     world(test, nested)
+
+
+# -- into the history --------------------------------------------------------------------------------------------------
+
+
+def kept(front):
+    """Taken for the history: (id, unusual, record)."""
+    return [(one.id, one.unusual, msgspec.json.decode(one.record, type=Record)) for one in front.gateway.records.leaving.take()]
+
+
+def test_one_in_so_many_that_went_well_is_kept_with_the_scores_of_the_replicas(world):
+    async def test(front):
+        for number in range(2 * SAMPLE_EVERY):
+            await front.ask(CHAT, named(f"n{number}"))
+        found = kept(front)
+        assert [(request_id, unusual) for request_id, unusual, _ in found] == [("n0", False), (f"n{SAMPLE_EVERY}", False)]
+        record = found[1][2]
+        assert [one.chosen for one in record.candidates] == [True, False]
+        assert record.candidates[0].replica == record.replica
+        assert (await record_of(front, f"n{SAMPLE_EVERY}")).candidates == record.candidates
+        assert (await record_of(front, "n1")).candidates == ()
+        assert kept(front) == []
+
+    world(test, quick, quick)
+
+
+def test_what_was_refused_tried_again_or_slow_is_always_kept(world, spec, one_slot):
+    tiers = (msgspec.structs.replace(spec.tiers[0], ttft_s=1.5, longest_wait_s=3.0), *spec.tiers[1:])
+
+    async def two_seconds(seen, answer):
+        await asyncio.sleep(2)
+        await quick(seen, answer)
+
+    async def test(front):
+        front.gateway.records.leaving.until_sample = 1000
+        asked = [asyncio.create_task(front.ask(CHAT, named(f"n{number}"))) for number in range(3)]
+        await asyncio.gather(*asked)
+        found = {request_id: (unusual, record) for request_id, unusual, record in kept(front)}
+        assert set(found) == {"n1", "n2"}  # the one that waited longer than it was promised, and the one that was refused
+        assert all(unusual for unusual, _ in found.values())
+        assert found["n1"][1].outcome == "completed"
+        assert found["n1"][1].candidates[0].chosen  # it waited, so it was weighed
+        assert found["n2"][1].reason == "expired"
+        front.engines[0].script = streamed
+        await front.ask(CHAT | {"stream": True}, named("late"))
+        ((request_id, unusual, record),) = kept(front)
+        assert (request_id, unusual, record.ttft_s > 1.5) == ("late", True, True)
+
+    world(test, two_seconds, spec=msgspec.structs.replace(spec, tiers=tiers), capacity=one_slot)
+
+
+def test_a_request_tried_again_is_weighed_again(world):
+    async def test(front):
+        front.gateway.records.leaving.until_sample = 1000
+        await front.ask(CHAT, named("one"))
+        ((_, unusual, record),) = kept(front)
+        assert unusual
+        assert [(one.replica, one.short_of, one.chosen) for one in record.candidates] == [("r1", "", True), ("r0", "failed", False)]
+
+    world(test, refuses, quick)
+
+
+def test_what_waits_for_the_history_is_bounded_and_weighing_too(world, monkeypatch, one_slot):
+    monkeypatch.setattr(leaving_module, "WAITING_MAX", 3)
+
+    async def wrong(seen, answer):
+        answer.json(400, {"error": {"message": "bad", "type": "invalid_request_error", "param": None, "code": None}})
+
+    async def test(front):
+        leaving = front.gateway.records.leaving
+        leaving.until_sample, leaving.weighed_left = 1000, 1
+        for number in range(5):
+            await front.ask(CHAT, named(f"n{number}"))
+        assert leaving.dropped == 2
+        assert [request_id for request_id, _, _ in kept(front)] == ["n2", "n3", "n4"]
+        assert "forebay_records_dropped_total 2.0" in (await front.ask(None, target="/metrics")).body.decode()
+        leaving.weighed_left = 1
+        front.engines[0].script = slow
+        await asyncio.gather(*(front.ask(CHAT, named(f"w{number}")) for number in range(3)))
+        weighed = [(await record_of(front, f"w{number}")).candidates for number in range(3)]
+        assert sum(bool(one) for one in weighed) == 1
+
+    world(test, wrong, capacity=one_slot)

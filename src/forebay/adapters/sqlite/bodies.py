@@ -109,6 +109,16 @@ class DecisionUnpacker:
         return memory
 
 
+def packed_bytes(value: bytes) -> bytes:
+    """Bytes that are encoded already."""
+    return zlib.compress(value, _COMPRESSION)
+
+
+def unpacked_bytes(body: bytes) -> bytes:
+    """What ``packed_bytes`` was given. Raises zlib.error."""
+    return zlib.decompress(body)
+
+
 def packed(value: msgspec.Struct) -> bytes:
     """``value`` by itself."""
     return zlib.compress(msgspec.msgpack.encode(value), _COMPRESSION)

@@ -3,12 +3,16 @@
 Bodies (`bodies`) are compressed: an observation of two hundred replicas repeats itself. What is queried is in columns.
 """
 
-from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy import Boolean, Column, Float, Index, Integer, LargeBinary, MetaData, String, Table
 
-SCHEMA_VERSION = 3
-"""3: bodies of decisions may build on the row before; those that were written earlier are read as they are."""
+from forebay.domain.usage import COUNT_NAMES
+
+SCHEMA_VERSION = 4
+"""3: bodies of decisions may build on the row before; those that were written earlier are read as they are. 4: the ledger, and requests."""
 DEMAND_SINCE = 2
 """The version that brought the table of demand; an older file that is only read has none."""
+USAGE_SINCE = 4
+"""The version that brought the ledger and the records of requests."""
 metadata = MetaData()
 
 decisions = Table(
@@ -58,3 +62,33 @@ demand = Table(
     Column("output_tokens", Float, nullable=False),
 )
 Index("demand_by_pool", demand.c.pool, demand.c.start_wall_s, unique=True)
+
+KEY_NAMES = ("team", "model", "tier", "pool")
+usage = Table(
+    "usage",
+    metadata,
+    Column("day", Integer, primary_key=True),
+    *(Column(name, String, primary_key=True) for name in KEY_NAMES),
+    *(Column(name, Integer, nullable=False) for name in COUNT_NAMES),
+)
+journals = Table(
+    "usage_journals",
+    metadata,
+    Column("journal", String, primary_key=True),
+    Column("gateway", String, nullable=False),
+    Column("upto", Integer, nullable=False),
+    Column("heard_wall_s", Float, nullable=False),
+)
+
+requests = Table(
+    "requests",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", String, nullable=False),
+    Column("team", String, nullable=False),
+    Column("ended_unix_s", Float, nullable=False),
+    Column("unusual", Boolean, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+Index("requests_by_id", requests.c.id)
+Index("requests_by_kind", requests.c.unusual, requests.c.seq)

@@ -21,10 +21,12 @@ from sqlalchemy.dialects.sqlite import insert as upsert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
-from forebay.adapters.sqlite import schema
+from forebay.adapters.sqlite import ledger, schema
 from forebay.adapters.sqlite.bodies import DecisionPacker, DecisionUnpacker, packed, unpacked
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.domain.events import Event
+from forebay.domain.roster import Finished
+from forebay.domain.usage import UsageBatch, UsageRow, UsageTaken
 from forebay.ports.store import DEMAND_BUCKETS_MAX, DecisionRecord, DemandBucket
 
 ROWS_MAX = 200_000
@@ -152,6 +154,33 @@ class SqliteStore:
             query = query.where(table.c.start_wall_s < until_wall_s)
         return [DemandBucket(**row._mapping) for row in self._rows(query.order_by(table.c.start_wall_s))]
 
+    def append_usage(self, batch: UsageBatch, wall_s: float) -> UsageTaken:
+        """Rows and mark in one transaction; durable when it returns."""
+        with self._errors_told(), self._writing() as connection:
+            taken = ledger.add_usage(connection, batch, wall_s)
+            self._prune_now_and_then(connection)
+        return taken
+
+    def usage(self, since_day: int = 0, until_day: int | None = None) -> Sequence[UsageRow]:
+        """By day and key."""
+        if self._version < schema.USAGE_SINCE:
+            return []
+        return [ledger.usage_row(row) for row in self._rows(ledger.usage_query(since_day, until_day))]
+
+    def append_finished(self, requests: Sequence[Finished]) -> None:
+        """Durable when it returns."""
+        with self._errors_told(), self._writing() as connection:
+            ledger.add_finished(connection, requests)
+            self._prune_now_and_then(connection)
+
+    def finished(self, request_id: str) -> Sequence[Finished]:
+        """Newest first."""
+        if self._version < schema.USAGE_SINCE:
+            return []
+        rows = self._rows(ledger.finished_query(request_id))
+        with self._unreadable_told("record of a request"):
+            return [ledger.finished_row(row) for row in rows]
+
     def close(self) -> None:
         """Flush and release; idempotent."""
         self._engine.dispose()
@@ -199,15 +228,18 @@ class SqliteStore:
 
     def _append(self, table: Table, row: dict[str, Any]) -> int:
         """The new row's number."""
-        self._appends += 1
-        prune = self._appends % PRUNE_EVERY == 0
         with self._errors_told(), self._writing() as connection:
             (seq,) = connection.execute(insert(table).values(**row)).inserted_primary_key or (0,)
-            if prune:
-                self._prune(connection)
+            self._prune_now_and_then(connection)
         return int(seq)
 
-    def _prune(self, connection: Connection) -> None:
+    def _prune_now_and_then(self, connection: Connection) -> None:
+        """All tables at once: counted apart, one that is written in step with another might never be the one that is due."""
+        self._appends += 1
+        if self._appends % PRUNE_EVERY:
+            return
+        ledger.fold_usage(connection)
+        ledger.prune_finished(connection)
         for table in (schema.decisions, schema.events):
             newest = connection.execute(select(func.max(table.c.seq))).scalar_one_or_none()
             if newest is not None:

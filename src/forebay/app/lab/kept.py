@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from forebay.adapters.sqlite import SqliteStore
-from forebay.app.wiring import STORE_FILE
+from forebay.app.files import STORE_FILE
 from forebay.controller.demand import BUCKET_S, laid_out
 from forebay.domain.scaling import History
 from forebay.ports import DEMAND_BUCKETS_MAX

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from forebay.app.files import STORE_FILE
 from forebay.app.lab.kept import kept
 from forebay.app.traces import Chances, OpenedTrace
-from forebay.app.wiring import STORE_FILE
 from forebay.demand import intensity, synthesis
 from forebay.demand.arrays import Arrivals, ArrivalSource
 from forebay.demand.lengths import LENGTH_CV

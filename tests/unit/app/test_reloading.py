@@ -1,0 +1,129 @@
+"""A configuration file that is edited: read when it stands still, taken or refused, and said."""
+
+import asyncio
+import os
+import random
+
+import pytest
+
+from forebay.adapters.clock import LoopClock, RandomIds
+from forebay.adapters.upstream import HttpUpstream
+from forebay.app import config
+from forebay.app.gateway_wiring import GatewaySystem
+from forebay.app.reloading import Reloader
+from forebay.gateway.service import Gateway
+from forebay.testing.events import ListSink
+
+FILE = """
+pools:
+  chat: {{model: llama-3.1-8b, attach: ["http://127.0.0.1:9"]}}
+teams:
+  search:
+    keys: [{{key: {key}, tier: interactive}}]
+"""
+
+
+@pytest.fixture
+def edited(tmp_path):
+    """``edited(test)``: ``test(path, reloader, gateway, sink, kept)`` beside a gateway of the file at ``path``."""
+
+    def go(test):
+        path, kept, sink = tmp_path / "forebay.yaml", [], ListSink()
+        path.write_text(FILE.format(key="sk-one-0123456789"))
+
+        async def main():
+            clock, upstream, chance = LoopClock(1.0), HttpUpstream(), random.Random(1)
+            gateway = Gateway(config.load(path), clock, RandomIds(), upstream, chance, sink, "gw")
+            reloader = Reloader(path, GatewaySystem(gateway, upstream, clock, sink, chance), kept.append)
+            await test(path, reloader, gateway, sink, kept)
+
+        asyncio.run(main())
+
+    return go
+
+
+def test_what_is_right_is_taken_and_kept_for_those_who_start_later(edited):
+    async def test(path, reloader, gateway, sink, kept):
+        path.write_text(FILE.format(key="sk-two-0123456789"))
+        await reloader.reload()
+        assert gateway.spec.teams[0].keys == (("sk-two-0123456789", "interactive"),)
+        assert kept == [gateway.spec]
+        assert sink.kinds() == ["config_taken"]
+        await reloader.reload()  # the same again is no news
+        assert (sink.kinds(), gateway.reloads.taken) == (["config_taken"], 1)
+
+    edited(test)
+
+
+@pytest.mark.parametrize("text", ["pools: [", "pools: {}\n", FILE.format(key="sk-one-0123456789") + "colour: red\n"])
+def test_what_is_wrong_is_refused_in_the_words_of_check_and_nothing_changes(edited, text):
+    async def test(path, reloader, gateway, sink, kept):
+        before = gateway.spec
+        path.write_text(text)
+        await reloader.reload()
+        assert gateway.spec is before
+        assert (kept, gateway.reloads.refused, gateway.reloads.waits) == ([], 1, True)
+        (event,) = sink.events
+        assert event.kind == "config_refused"
+        assert "the configuration before is kept" in event.message
+        assert "forebay.yaml" in event.message
+        path.write_text(FILE.format(key="sk-one-0123456789"))
+        await reloader.reload()
+        assert not gateway.reloads.waits
+
+    edited(test)
+
+
+def test_what_needs_a_new_start_is_refused_by_name(edited):
+    async def test(path, reloader, gateway, sink, kept):
+        path.write_text(FILE.format(key="sk-one-0123456789").replace("llama-3.1-8b", "qwen3-8b") + "state: other\n")
+        await reloader.reload()
+        assert "found changes in pools.chat (model" in sink.events[0].message
+        assert kept == []
+
+    edited(test)
+
+
+def test_it_is_read_once_it_stands_still(edited, monkeypatch):
+    monkeypatch.setattr("forebay.app.reloading.LOOK_EVERY_REAL_S", 0.001)
+
+    async def test(path, reloader, gateway, sink, kept):
+        reads, written = [], iter(range(4))
+
+        async def reload():
+            reads.append(path.read_text())
+            reloader._read = reloader._stamp()
+            raise asyncio.CancelledError
+
+        stamp = reloader._stamp
+
+        def stamp_while_it_is_written():
+            number = next(written, None)
+            if number is not None:
+                path.write_text("x" * (number + 1))
+                os.utime(path, ns=(number + 1, number + 1))
+            return stamp()
+
+        reloader._stamp = stamp_while_it_is_written
+        reloader.reload = reload
+        with pytest.raises(asyncio.CancelledError):
+            await reloader.run()
+        assert reads == ["xxxx"]
+
+    edited(test)
+
+
+def test_a_signal_has_it_read_at_once(edited, monkeypatch):
+    monkeypatch.setattr("forebay.app.reloading.LOOK_EVERY_REAL_S", 3600.0)
+
+    async def test(path, reloader, gateway, sink, kept):
+        path.write_text(FILE.format(key="sk-two-0123456789"))
+        running = asyncio.create_task(reloader.run())
+        reloader.ask()
+        async with asyncio.timeout(10):
+            while not kept:
+                await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    edited(test)
