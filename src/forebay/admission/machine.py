@@ -16,6 +16,7 @@ from forebay.admission.fairness import OUTPUT_COST, TeamLoad
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix
+from forebay.admission.pump import NO_REPLICAS_HOLD_S as NO_REPLICAS_HOLD_S
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX, Waiting
@@ -25,8 +26,6 @@ from forebay.domain.shape import Shape, Usage
 from forebay.domain.signal import Known
 from forebay.spec.types import Tier
 
-NO_REPLICAS_HOLD_S = 15.0
-"""With no replica and none expected a request is held this long: the controller needs a few ticks to start the first."""
 FORESIGHT_S = 600.0
 """A pace seen over half a minute is not stretched further: tiers that accept a longer wait are not refused by prediction."""
 
@@ -60,6 +59,7 @@ class Admission:
         """Finished requests whose output was longer than estimated at arrival."""
         self._waiting = Waiting(tiers, weights or {})
         self._pump = Pump(self._waiting)
+        self.quiet_until_s = self._pump.quiet_until_s
         self._replicas = self._pump.replicas
         self.cached = self._replicas.cached
         self._lanes = self._waiting.lanes
