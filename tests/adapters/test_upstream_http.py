@@ -538,3 +538,37 @@ def test_a_connection_whose_request_was_answered_before_its_end_is_not_kept():
         assert upstream.idle_connections == 0
 
     with_engine(test, says(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"))
+
+
+def test_whole_chunks_are_offered_first_to_what_the_sink_named():
+    """…and to nobody else while they are taken; what isn't whole chunks goes to the sink again, and so does the end."""
+    taken = []
+
+    class Choosing(Sink):
+        def data(self, wire, body, whole, last):
+            super().data(wire, body, whole, last)
+            return lambda read: read.startswith(b"2\r\nb") and not taken.append(read)
+
+    async def test(upstream, engine):
+        sink = Choosing()
+        upstream.send(engine.url, GET, sink)
+        assert await sink.outcome() == End.COMPLETE
+        assert taken == [b"2\r\nb1\r\n", b"2\r\nb2\r\n", b"2\r\nb3\r\n"]
+        assert sink.body == b"anohalfno"
+        assert upstream.idle_connections == 1
+
+    pieces = [b"1\r\na\r\n", b"2\r\nb1\r\n", b"2\r\nno\r\n", b"2\r\nb2\r\n", b"4\r\nha", b"lf\r\n", b"2\r\nb3\r\n", b"2\r\nno\r\n0\r\n\r\n"]
+    with_engine(test, says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *pieces))
+
+
+def test_a_body_beside_its_head_is_sent_after_it():
+    async def test(upstream, engine):
+        sink = Sink()
+        upstream.send(engine.url, b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n", sink, body=b"x" * 300_000)
+        assert await sink.outcome() == End.COMPLETE
+        assert sink.body == b"300000"
+
+    async def script(request, answer):
+        answer.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n%d" % len(request.body))
+
+    with_engine(test, script)

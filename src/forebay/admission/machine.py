@@ -18,6 +18,7 @@ from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix
 from forebay.admission.prior import SPARSELY
+from forebay.admission.pump import NO_REPLICAS_HOLD_S as NO_REPLICAS_HOLD_S
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX, Waiting
@@ -26,8 +27,6 @@ from forebay.domain.roster import LaneLoad, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
 
-NO_REPLICAS_HOLD_S = 15.0
-"""With no replica and none expected a request is held this long: the controller needs a few ticks to start the first."""
 
 
 class Admission:
@@ -55,6 +54,7 @@ class Admission:
         """Outlived: finished requests whose output was longer than estimated at arrival."""
         self._waiting = Waiting(tiers, weights or {})
         self._pump = Pump(self._waiting)
+        self.quiet_until_s = self._pump.quiet_until_s
         self._replicas = self._pump.replicas
         self.cached = self._replicas.cached
         self.foreseen = self._replicas.foreseen

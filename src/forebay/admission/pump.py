@@ -16,6 +16,8 @@ from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import Waiting
 
+NO_REPLICAS_HOLD_S = 15.0
+"""With no replica and none expected a request is held this long: the controller needs a few ticks to start the first."""
 SKIPS_MAX = 16
 """Others let past a head that fits nowhere."""
 PAUSES_MAX = 15
@@ -107,6 +109,16 @@ class Pump:
         """When the next prompt is foreseen to be prefilled on a replica that refused somebody who waits for want of that."""
         foreseen_s = [replica.wholes[0].prefilled_s for replica in self.replicas.wanting if replica.wholes]
         return min(foreseen_s) if foreseen_s and self.waiting.count else math.inf
+
+    def quiet_until_s(self) -> float:
+        """Until when the passing of time changes nothing: never later than the machine's ``next_deadline_s``, found without a search."""
+        quiet_s = self.waiting.due_s
+        replicas = self.replicas
+        if replicas.wanting:
+            quiet_s = min(quiet_s, self.prefilled_s)
+        if replicas.barren_since_s is not None:
+            quiet_s = min(quiet_s, replicas.barren_since_s + NO_REPLICAS_HOLD_S)
+        return quiet_s
 
     def reclaim(self, now_s: float) -> bool:
         """Free prefill tokens where they are wanted and foreseen to be free by now; whether there were any."""

@@ -173,6 +173,10 @@ class SpillAdmission:
         """None: nothing waits."""
         return None
 
+    def quiet_until_s(self) -> float:
+        """For ever: nothing waits."""
+        return math.inf
+
     @property
     def streams(self) -> int:
         """Requests there now."""

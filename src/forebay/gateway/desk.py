@@ -228,9 +228,9 @@ class Desk:
             if not self._carrying:
                 self._carry_out(pool, effects)
         if pool.admission.waiting:
-            deadline_s = pool.admission.next_deadline_s()
-            if deadline_s is not None and (self._timer is None or deadline_s < self._timer_at_s):
-                self._arm(deadline_s)
+            quiet_until_s = pool.admission.quiet_until_s()
+            if self._timer is None or quiet_until_s < self._timer_at_s:
+                self._arm(quiet_until_s)
 
     def _requeue_first(self, pool: PoolDesk, effects: list[Effect]) -> list[Effect]:
         """Stop what lost its permit at once, before anything can come of it, whoever is on the stack; returns the other effects."""

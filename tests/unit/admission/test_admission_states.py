@@ -336,6 +336,7 @@ class AdmissionStates(RuleBasedStateMachine):
         waiting = [self.requests[ticket].deadline_s for lane in self.lanes.values() for ticket in lane]
         assert (due_s is None) == (not waiting)
         if due_s is not None:
+            assert self.machine.quiet_until_s() <= due_s
             assert due_s <= max(min(waiting), self.now_s + NO_REPLICAS_HOLD_S)
 
 

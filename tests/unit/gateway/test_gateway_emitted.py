@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reads import taking
 
 from forebay.gateway.asking import IDS_BODY_BYTES_MAX, Wants, asking
 from forebay.gateway.body import decode
@@ -227,7 +228,7 @@ def test_the_fast_way_and_the_slow_way_are_one(tokens):
     emitted = Emitted()
     stream = ToldStream(True, True, Wants(usage=True, ids=True), emitted)
     stream.report_at = 1000
-    data = stream.attach(out.append, lambda wire, body, whole, last: out.append(stream.feed(wire, body, whole, last)), lambda: None)
+    data = taking(stream.attach(out.append, lambda *read: out.append(stream.feed(*read)), lambda: None))
     bodies = [_wire(b"go", b"[5]")] + [
         _wire(json.dumps(text)[1:-1].encode(), json.dumps(ids, separators=(",", ":")).encode()) for text, ids in tokens
     ]
@@ -250,6 +251,9 @@ _TRAPS = [
     _USUAL.replace(b"null,", b'"stop",'),
     _USUAL.replace(b"null,", b'"abort",'),
     _USUAL + _wire(b"two", b"[5]"),
+    _USUAL + _wire(b'say \\"three\\"', b"[6]") + _wire(b"four", b"[7]"),
+    _USUAL + _wire(b"", b"[5]") + _USUAL,
+    _USUAL + b": ping\n\n" + _USUAL,
     _USUAL[:-1],
     _USUAL[:50],
     _USUAL[50:],
@@ -271,9 +275,11 @@ def _through(pieces, attached):
     def slowly(wire, body, whole, last):
         out.append(stream.feed(wire, body, whole, last))
 
-    data = stream.attach(out.append, slowly, lambda: None) if attached else slowly
-    for number, body in enumerate(pieces):
-        data(b"%x\r\n%b\r\n" % (len(body), body), body, True, number == len(pieces) - 1)
+    data = taking(stream.attach(out.append, slowly, lambda: None)) if attached else slowly
+    for body in pieces[:-1]:
+        data(b"%x\r\n%b\r\n" % (len(body), body), body, True, False)
+    body = pieces[-1]
+    data(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body), body, True, True)
     return (
         b"".join(out),
         bytes(emitted.ids),
@@ -292,11 +298,28 @@ def test_no_trap_tells_the_fast_way_from_the_slow_way(pieces):
     assert _through(pieces, True) == _through(pieces, False)
 
 
+def test_several_usual_events_in_one_read_are_not_looked_at():
+    """As on a busy machine: they are cut in one pass, be there a quotation mark in a text or not."""
+    slow, out = [], []
+    stream = ToldStream(True, True, Wants(usage=True, ids=True), Emitted())
+    stream.report_at = 1000
+    data = taking(stream.attach(out.append, lambda *read: (slow.append(read), out.append(stream.feed(*read))), lambda: None))
+    events = [_wire(b"one", b"[1]"), _wire(b"two", b"[2]"), _wire(b'say \\"three\\"', b"[3]"), _wire(b"four", b"[4]")]
+    for body in (events[0], b"".join(events[1:]), b"".join(events)):
+        data(b"%x\r\n%b\r\n" % (len(body), body), body, True, False)
+    assert len(slow) == 1
+    shown = [without_ids(event) for event in events]
+    bodies = [shown[0], b"".join(shown[1:]), b"".join(shown)]
+    assert b"".join(out) == b"".join(b"%x\r\n%b\r\n" % (len(body), body) for body in bodies)
+    assert stream.emitted.ids == b"1,2,3,4,1,2,3,4,"
+    assert stream.events == stream.emitted.tokens == 8
+
+
 def test_the_usual_event_takes_the_fast_way():
     slow = []
     stream = ToldStream(True, True, Wants(usage=True, ids=True), Emitted())
     stream.report_at = 1000
-    data = stream.attach(lambda _: None, lambda *read: (slow.append(read), stream.feed(*read)), lambda: None)
+    data = taking(stream.attach(lambda _: None, lambda *read: (slow.append(read), stream.feed(*read)), lambda: None))
     for number in range(20):
         body = _wire(b"t%d" % number, b"[%d]" % number)
         data(b"%x\r\n%b\r\n" % (len(body), body), body, True, False)
@@ -311,7 +334,7 @@ def test_running_usage_is_taken_out_and_the_last_is_what_counts():
     out = []
     stream = ToldStream(True, True, Wants(usage=True, running_usage=True), Emitted())
     stream.report_at = 1000
-    data = stream.attach(out.append, lambda wire, body, whole, last: out.append(stream.feed(wire, body, whole, last)), lambda: None)
+    data = taking(stream.attach(out.append, lambda *read: out.append(stream.feed(*read)), lambda: None))
     for number in range(1, 6):
         body = _wire(b"t%d" % number, b"null", usage(number))
         data(b"%x\r\n%b\r\n" % (len(body), body), body, True, False)

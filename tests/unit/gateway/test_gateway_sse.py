@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reads import taking
 
 from forebay.domain.shape import Usage
 from forebay.gateway.sse import HELD_BYTES_MAX, EventStream, Trouble
@@ -258,7 +259,7 @@ def through(pieces, attached):
         if piece:
             sent.append(piece)
 
-    data = stream.attach(sent.append, attend, lambda: None) if attached else attend
+    data = taking(stream.attach(sent.append, attend, lambda: None)) if attached else attend
     stream.report_at = 5
     for body in pieces[:-1]:
         data(chunk(body), body, True, False)
@@ -323,7 +324,7 @@ def test_events_alike_pass_as_the_very_bytes():
         sent.append(stream.feed(wire, body, whole, last))
 
     stream.report_at = 100
-    data = stream.attach(sent.append, attend, lambda: reported.append(stream.events))
+    data = taking(stream.attach(sent.append, attend, lambda: reported.append(stream.events)))
     wires = [chunk(compact(text)) for text in ("a", "b", "c", 'a "quote"', "d")]
     for wire in wires:
         data(wire, unchunked(wire), True, False)
