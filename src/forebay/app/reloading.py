@@ -15,6 +15,8 @@ from forebay.domain.events import Event
 from forebay.spec.types import Spec
 
 LOOK_EVERY_REAL_S = 1.0
+_STARTED = "; nothing was started"
+"""So ends what `config.load` says of a bad file; here something runs."""
 Stamp = tuple[tuple[str, int, int, int], ...]
 """Of each file: name, time of its last change, size, inode."""
 
@@ -60,7 +62,7 @@ class Reloader:
         except BadInput as error:
             gateway.reloads.refused += 1
             gateway.reloads.waits = True
-            self._say("config_refused", f"the configuration before is kept: {error}")
+            self._say("config_refused", f"the configuration before is kept: {str(error).removesuffix(_STARTED)}")
             return
         gateway.reloads.waits = False
         if not changed:

@@ -25,7 +25,7 @@ def check_live(before: Spec, after: Spec) -> None:
     if fixed:
         raise BadInput(
             f"the configuration: found changes in {', '.join(fixed)}; allowed while Forebay runs: teams, limits, models' aliases, and of "
-            f"tiers ttft, longest_wait, idle and total; the configuration before is kept: undo those changes, or stop Forebay and start it"
+            "tiers ttft, longest_wait, idle and total; undo those changes, or stop Forebay and start it again"
         )
 
 
@@ -68,7 +68,9 @@ def _fixed_of(name: str, old: list[Pool | Tier | Model], new: list[Pool | Tier |
 
 
 def _bare(one: Pool | Tier | Model) -> Pool | Tier | Model:
-    """Without what may change."""
+    """Without what may change; where a profile's numbers come from names lines of the file, which move."""
     if isinstance(one, Tier):
         return msgspec.structs.replace(one, **dict.fromkeys(_LIVE_OF_TIERS, 0.0))
+    if isinstance(one, Pool) and one.profile is not None:
+        return msgspec.structs.replace(one, profile=msgspec.structs.replace(one.profile, sources=()))
     return msgspec.structs.replace(one, aliases=()) if isinstance(one, Model) else one

@@ -16,7 +16,9 @@ from forebay.testing.events import ListSink
 
 FILE = """
 pools:
-  chat: {{model: llama-3.1-8b, attach: ["http://127.0.0.1:9"]}}
+  chat: {{model: llama-3.1-8b, profile: own, attach: ["http://127.0.0.1:9"]}}
+profiles:
+  own: {{base: llama-3.1-8b-h100, sequences: 4}}
 teams:
   search:
     keys: [{{key: {key}, tier: interactive}}]
@@ -51,6 +53,10 @@ def test_what_is_right_is_taken_and_kept_for_those_who_start_later(edited):
         assert sink.kinds() == ["config_taken"]
         await reloader.reload()  # the same again is no news
         assert (sink.kinds(), gateway.reloads.taken) == (["config_taken"], 1)
+        # The profile's numbers stand in another line now: the same profile all the same.
+        path.write_text("# a comment\n" + FILE.format(key="sk-three-0123456789"))
+        await reloader.reload()
+        assert gateway.reloads.taken == 2
 
     edited(test)
 
@@ -67,6 +73,7 @@ def test_what_is_wrong_is_refused_in_the_words_of_check_and_nothing_changes(edit
         assert event.kind == "config_refused"
         assert "the configuration before is kept" in event.message
         assert "forebay.yaml" in event.message
+        assert "nothing was started" not in event.message
         path.write_text(FILE.format(key="sk-one-0123456789"))
         await reloader.reload()
         assert not gateway.reloads.waits
@@ -76,9 +83,9 @@ def test_what_is_wrong_is_refused_in_the_words_of_check_and_nothing_changes(edit
 
 def test_what_needs_a_new_start_is_refused_by_name(edited):
     async def test(path, reloader, gateway, sink, kept):
-        path.write_text(FILE.format(key="sk-one-0123456789").replace("llama-3.1-8b", "qwen3-8b") + "state: other\n")
+        path.write_text(FILE.format(key="sk-one-0123456789").replace("sequences: 4", "sequences: 5") + "state: other\n")
         await reloader.reload()
-        assert "found changes in pools.chat (model" in sink.events[0].message
+        assert "found changes in pools.chat (profile)" in sink.events[0].message
         assert kept == []
 
     edited(test)

@@ -25,6 +25,7 @@ VERBS = leaves(ROOT)
 def test_the_verbs_are_all_there():
     assert {words[0] for words, _ in VERBS} == {
         "up",
+        "usage",
         "gateway",
         "status",
         "explain",

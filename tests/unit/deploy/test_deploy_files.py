@@ -39,7 +39,7 @@ async def exported():
     clock, sink, store = LoopClock(), ListSink(), SturdyStore(MemoryStore(), lambda kind, message: None)
     gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(1), sink, "g")
     controller = wiring.build_controller(spec, clock, NoFleet(), NoSignals(), store, sink)
-    pages = generate_latest(gateway._registry) + generate_latest(Reports(controller, store, clock).registry)
+    pages = generate_latest(gateway._pages._registry) + generate_latest(Reports(controller, store, clock).registry)
     await gateway.close()
     return set(re.findall(r"^# TYPE (\S+)", pages.decode(), re.MULTILINE))
 

@@ -9,7 +9,10 @@ from forebay.app.world.clients import Answer, Told
 from forebay.domain.replica import ReplicaState
 from forebay.domain.scaling import Decision, Observation, Policy
 from forebay.domain.signal import Unknown
+from forebay.domain.usage import COUNTS, OUTPUT, PROMPT, How
+from forebay.gateway.meters import Outcome
 from forebay.gateway.service import Gateway
+from forebay.ports import Store
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -55,6 +58,19 @@ def each_second(gateway: Gateway, now_s: float) -> list[Broken]:
     except AssertionError as error:
         return [Broken(now_s, "permits are conserved", str(error))]
     return []
+
+
+def bill(gateway: Gateway, store: Store, now_s: float) -> list[Broken]:
+    """What the ledger has is what the gateway metered, whatever happened on the way; told a minute after the last trouble."""
+    rows = [row.counts for row in store.usage()]
+    ledger = [sum(counts) for counts in zip(*rows, strict=True)] or [0] * COUNTS
+    meters = [meter for pool in gateway.desk.pools.values() for meter in pool.meters.values()]
+    ended = sum(count for meter in meters for outcome, count in meter.outcomes.items() if outcome is not Outcome.MOVED)
+    metered = (ended, sum(meter.prompt_tokens for meter in meters), sum(meter.output_tokens for meter in meters))
+    billed = (sum(ledger[: len(How)]), ledger[PROMPT], ledger[OUTPUT])
+    if billed == metered:
+        return []
+    return [Broken(now_s, "the bill is right", f"requests, prompt and output tokens: {billed} billed, {metered} metered")]
 
 
 COMPLETE_SHARE_MIN = 0.25

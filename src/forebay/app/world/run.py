@@ -13,7 +13,7 @@ from forebay.app import wiring
 from forebay.app.world.clients import Answer, Told, send
 from forebay.app.world.fleet import WorldFleet
 from forebay.app.world.plan import MODEL, WORLD_S, Event, Plan, Trouble, draw
-from forebay.app.world.promises import Broken, WatchedPolicy, at_the_end, each_second
+from forebay.app.world.promises import Broken, WatchedPolicy, at_the_end, bill, each_second
 from forebay.controller.channel import Channel
 from forebay.controller.service import Controller, PoolPolicy
 from forebay.domain.replica import ReplicaState
@@ -165,6 +165,7 @@ class World:
         await asyncio.gather(watching, return_exceptions=True)
         now_s = self.clock.now_s()
         self.broken += at_the_end(self.gateway, answers, len(self.plan.wishes), now_s)
+        self.broken += bill(self.gateway, self.store, now_s)
         self.broken += [Broken(now_s, "a drain cuts no stream", promise) for promise in self.fleet.broken_promises]
         linking.cancel()
         await asyncio.gather(linking, return_exceptions=True)
