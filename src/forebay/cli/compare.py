@@ -85,7 +85,7 @@ def _deliver(found: "Comparison", rivals: "Rivals | None", json: str | None, htm
 
     lab_output.deliver(found, json, html, {**as_json(found), **choices_as_json(rivals.trained, rivals.choices)} if rivals else None)
     if rivals and json != "-":
-        lab_output.show_choices(rivals.choices)
+        lab_output.show_choices(rivals.choices, rivals.trained.request.pool.slo.attainment)
 
 
 def _played(ready: "Prepared", names: list[str], tuned: "list[Candidate]", given: dict[str, Any]) -> "Comparison":

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from forebay.app.report.content import format_hours
 from forebay.cli import output
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_duration, format_share
 
 if TYPE_CHECKING:
     from forebay.app.lab.comparing import Comparison
@@ -93,8 +93,8 @@ def show(comparison: "Comparison", html: Path | None) -> None:
         console.print(f"The page: {html}", markup=False)
 
 
-def show_choices(choices: Sequence["Choice"]) -> None:
-    """What was chosen for each policy, what that came to where it was chosen, and why."""
+def show_choices(choices: Sequence["Choice"], promise: float) -> None:
+    """What was chosen for each policy, what that came to where it was chosen beside the ``promise``, and why."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("policy", "chosen settings"):
         table.add_column(name, overflow="fold")
@@ -103,7 +103,7 @@ def show_choices(choices: Sequence["Choice"]) -> None:
     table.add_column("why", overflow="fold")
     for choice in choices:
         row = next(row for candidate, row in choice.tried if candidate == choice.chosen)
-        table.add_row(choice.policy, choice.settings, format_hours(row.gpu_hours), f"{row.attainment:.2%}", choice.because)
+        table.add_row(choice.policy, choice.settings, format_hours(row.gpu_hours), format_share(row.attainment, promise), choice.because)
     output.console(highlight=False).print(table)
 
 
@@ -189,7 +189,7 @@ def _bound_row(bound: "Bound", promise: float) -> dict[str, str]:
         "policy": "clairvoyant",
         "GPU-\nhours": format_hours(bound.gpu_hours),
         "×\nlimit": "1",
-        "kept": f"{bound.attainment:.2%}",
+        "kept": format_share(bound.attainment, promise),
     }
 
 
@@ -199,7 +199,7 @@ def _row(comparison: "Comparison", line: "PolicySummary") -> dict[str, str]:
         "policy": f"[bold]{line.name}[/bold]" if line.holds_slo else line.name,
         "GPU-\nhours": f"{format_hours(line.gpu_hours)}{_spread(line, 'gpu_hours', '{:,.1f}')}",
         "×\nlimit": "–" if line.vs_clairvoyant is None else f"{line.vs_clairvoyant:.3f}",
-        "kept": f"{comparison.attained(line.name):.2%}{_spread(line, 'both_attainment', '{:.2%}')}",
+        "kept": f"{format_share(comparison.attained(line.name), comparison.yardstick.promise)}{_spread(line, 'both_attainment', '{:.2%}')}",
         "1st\ntoken": _worst(line.ttft_attainment, comparison),
         "pace": _worst(line.itl_attainment, comparison),
         "breaches": f"{line.breaches:,}",
@@ -222,7 +222,7 @@ def _whole(usd: float) -> str:
 
 def _worst(shares: Mapping[str, float], comparison: "Comparison") -> str:
     promised = [share for tier, share in shares.items() if tier in comparison.yardstick.promised_tiers]
-    return f"{min(promised):.2%}" if promised else "–"
+    return format_share(min(promised), comparison.yardstick.promise) if promised else "–"
 
 
 def _spread(line: "PolicySummary", name: str, form: str) -> str:

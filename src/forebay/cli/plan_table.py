@@ -37,7 +37,7 @@ def show(facts: Facts, planned: Plan, warm: tuple[WarmPlan, Fraction] | None = N
         table.add_row(*row)
     console = output_console(highlight=False)
     console.print(table)
-    if planned.saved_month_usd is not None:
+    if planned.saved_month_usd is not None and planned.saved_month_usd >= 0:
         console.print("\nIt is saved only where the GPUs that were released go back to their provider, or are lent to batch work.")
 
 
@@ -123,6 +123,16 @@ def _prices(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:
     elif planned.static_month_usd is not None:
         rows.append(("autoscaled", "not known", "give --average-replicas, or a --trace"))
     if planned.saved_month_usd is not None and planned.static_month_usd:
-        share = planned.saved_month_usd / planned.static_month_usd
-        rows.append(("saved", f"{_usd(planned.saved_month_usd)}/month", f"{share:.0%} of the static bill"))
+        rows.append(_difference(planned, planned.saved_month_usd, planned.static_month_usd))
     return rows
+
+
+def _difference(planned: Plan, saved_usd: float, static_usd: float) -> tuple[str, str, str]:
+    share = f"{abs(saved_usd) / static_usd:.0%}"
+    if saved_usd >= 0:
+        return "saved", f"{_usd(saved_usd)}/month", f"{share} of the static bill"
+    fixed = (planned.peak_replicas or 0) + planned.spare_replicas
+    buffer = f", a buffer of {planned.buffer_replicas} for what comes during a start among them," if planned.buffer_replicas else ""
+    on_average = f"{planned.average_replicas or 0:.4g} replicas on average{buffer}"
+    why = f"{on_average} are more than the {fixed} that are there for the peak all the time and need none"
+    return "costs more", f"{_usd(-saved_usd)}/month", f"{share} above the static bill: {why}"

@@ -63,6 +63,6 @@ def command(
         found = tuning.tuned(request, names, train_s, jobs=jobs or cores(), timelines=html is not None, doing=doing, tell=tell)
     if json != "-":
         lab_output.say(f"Chosen on the first {format_duration(found.trained.duration_s)}:")
-        lab_output.show_choices(found.choices)
+        lab_output.show_choices(found.choices, found.trained.request.pool.slo.attainment)
         lab_output.say("\nOn what was held out:")
     lab_output.deliver(found.held_out, json, html, tuning.as_json(found))

@@ -7,8 +7,11 @@ bug report waiting to be written.
 
 import math
 import re
+from decimal import Decimal
 from functools import lru_cache
 
+SHARE_PLACES_MAX = 13
+"""Decimals of a share in percent: fewer than this, and then all that a float has."""
 FORMATTED_MAX = 1024
 """Durations whose text is kept: a policy says the same few at every look."""
 _DURATION_S = {"ns": 1e-9, "us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -95,3 +98,16 @@ def format_bytes(size: float) -> str:
             return f"{size:.0f}{unit}" if unit == "B" else f"{size:.1f}{unit}"
         size /= 1000
     return f"{size:.1f}TB"
+
+
+def format_share(share: float, promise: float, places_min: int = 2) -> str:
+    """A share for people, beside the ``promise`` it is judged by, in percent: ``98.997%`` of 99 % is no ``99.00%``.
+
+    It has as many decimals (``places_min`` at least) as show on which side of the promise it is.
+    """
+    promised = Decimal(repr(float(promise))) * 100
+    for places in range(places_min, SHARE_PLACES_MAX):
+        text = f"{100 * share:.{places}f}"
+        if (Decimal(text) >= promised) == (share >= promise):
+            return f"{text}%"
+    return f"{Decimal(repr(float(share))) * 100:f}%"

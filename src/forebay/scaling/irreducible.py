@@ -92,7 +92,7 @@ def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | 
     if not len(places) or _USES[places[-1]] < SPAN_MIN * _USES[places[0]]:
         return before if idle is None else before + PER_MINUTE * (idle - before)
     believed = weights / np.maximum(shares, allowed / 2)
-    off = ((_expected_by(allowed).take(places, axis=2) - shares) ** 2 * believed).sum(axis=2) / weights.sum()
+    off = (_expected_by(allowed).take(places, axis=2) - shares) ** 2 @ believed / weights.sum()
     best = off.min(axis=1) / allowed + SHYNESS * _FLOORS
     return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from forebay.demand.arrays import Arrivals, ArrivalSource
+from forebay.domain.units import format_share
 from forebay.simulation.clairvoyant_levels import Counts
 from forebay.simulation.clairvoyant_plan import SLOT_S, Planned, Planner
 from forebay.simulation.clairvoyant_sample import ROWS_MAX, Sampler, Window
@@ -253,7 +254,8 @@ class _Search:
         )
 
     def _note(self, best: _Trial, spares: int, loose: bool) -> str:
-        kept = f"{100 * best.attained:.3f} % of the requests had both promises kept, {100 * self._promise:.4g} % are promised"
+        share = format_share(best.attained, self._promise, 3).replace("%", " %")
+        kept = f"{share} of the requests had both promises kept, {100 * self._promise:.4g} % are promised"
         if loose and best.planned.schedule.replicas.max() >= self._world.max_replicas:
             return f"Even with the most replicas allowed, {self._world.max_replicas}, the promise is not kept: {kept}."
         if loose:

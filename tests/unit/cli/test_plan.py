@@ -226,3 +226,13 @@ def test_part_of_the_buffer_may_wait_warm(tmp_path: Path):
     assert "give the ramp" in runner.invoke(app, words, catch_exceptions=False).stdout
     file.write_text(pool % ", ramp: 30/min/min")
     assert "warm_replicas" not in planned(words)
+
+
+def test_a_fleet_that_costs_more_than_a_fixed_one_is_not_said_to_save():
+    words = [each if each != "25" else "53" for each in WORKED]
+    assert planned(words)["saved_month_usd"] < 0
+    told = runner.invoke(app, words).stdout
+    assert "costs more" in told
+    assert "saved" not in told
+    assert "$-" not in told
+    assert "a buffer of 5" in " ".join(told.split())

@@ -53,3 +53,22 @@ def test_one_policy_is_one(words):
 def test_what_is_before_the_start_is_history(tmp_path):
     words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 200, 900.0), "-j", "1", "--no-bound", "--start", "10m", "--json", "-"]
     assert json.loads(invoke(command, *words).stdout)["duration_s"] == pytest.approx(295, abs=5)
+
+
+def test_rows_that_were_skipped_are_counted_aloud(words, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text(path.read_text() + "no row\n" * 3)
+    numbers = json.loads(invoke(command, *words, "--lenient", "--no-bound", "--policy", "static", "--json", "-").stdout)
+    assert (numbers["skipped_rows"], numbers["requests"]) == (3, 60)
+    told = invoke(command, *words, "--lenient", "--no-bound", "--policy", "static").stdout
+    assert "3 rows of" in told
+    assert "trace.jsonl:61" in told
+
+
+def test_a_span_past_the_end_of_the_trace_is_said_to_end_there(words):
+    whole, past = (
+        json.loads(invoke(command, *words, "--no-bound", "--policy", "static", "--duration", duration, "--json", "-").stdout)["notes"]
+        for duration in ("60s", "1h")
+    )
+    assert not any("The trace ends" in note for note in whole)
+    assert any(note.startswith("The trace ends at 1m5") and "of the 1h from 0s on are played" in note for note in past)

@@ -1,4 +1,5 @@
 import math
+from decimal import Decimal
 
 import pytest
 from hypothesis import given
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from forebay.domain.units import (
     format_bytes,
     format_duration,
+    format_share,
     format_span,
     parse_duration_s,
     parse_ramp_per_s2,
@@ -75,3 +77,18 @@ def test_parts_of_a_trace_for_people(start_s, duration_s, said):
 
 def test_bytes_for_people():
     assert [format_bytes(size) for size in (12, 1500, 7e10, 2e13)] == ["12B", "1.5kB", "70.0GB", "20.0TB"]
+
+
+@given(st.floats(0, 1), st.floats(0.5, 1), st.integers(1, 4))
+def test_a_share_that_is_shown_never_contradicts_the_verdict(share, promise, places):
+    promise = round(promise, places + 2)
+    for each in (share, promise, math.nextafter(promise, 0), promise - 3e-5 if promise > 0.5 else promise):
+        shown = Decimal(format_share(each, promise).removesuffix("%"))
+        assert (shown >= Decimal(repr(promise)) * 100) == (each >= promise)
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"), [(0.98997, "98.997%"), (0.9899999, "98.99999%"), (0.99, "99.00%"), (0.990351, "99.04%"), (0.5, "50.00%")]
+)
+def test_98_997_of_99_percent_is_not_shown_as_99(share, shown):
+    assert format_share(share, 0.99) == shown

@@ -172,5 +172,6 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "promise": comparison.yardstick.promise,
         "verdict": comparison.verdict(),
         "notes": list(ready.notes),
+        "skipped_rows": ready.skipped_rows,
         "policies": [summaries.as_json(line, comparison.runs[line.name]) for line in comparison.summaries],
     }

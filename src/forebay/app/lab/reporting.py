@@ -7,7 +7,7 @@ from forebay.app.lab.world import scenario
 from forebay.app.report.content import BoundDrawn, Content, Played
 from forebay.app.report.page import render
 from forebay.domain.errors import BadInput
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_duration, format_share
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
@@ -86,9 +86,10 @@ def _notes(comparison: Comparison) -> list[str]:
         "Lines show the worst minute of each point.",
     ]
     if bound is not None:
+        kept = format_share(bound.attainment, comparison.yardstick.promise)
         notes.append(
-            f"The clairvoyant schedule knows the future and keeps the promise ({bound.attainment:.2%}) with the fewest GPU-hours that are "
-            f"known to do; it is proven that none needs fewer than {bound.lower_bound_gpu_hours:,.1f}. {bound.note}".rstrip()
+            f"The clairvoyant schedule knows the future and keeps the promise ({kept}) with the fewest GPU-hours that are known to do; it "
+            f"is proven that none needs fewer than {bound.lower_bound_gpu_hours:,.1f}. {bound.note}".rstrip()
         )
     if any(len(runs) > 1 for runs in comparison.runs.values()):
         notes.append(

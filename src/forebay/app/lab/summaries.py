@@ -12,6 +12,7 @@ import msgspec
 from scipy.special import stdtrit
 
 from forebay.app.report.content import format_hours
+from forebay.domain.units import format_share
 from forebay.simulation.values import FleetRules, PolicySummary, RunResult
 
 CONFIDENCE = 0.95
@@ -111,7 +112,7 @@ def verdict(summaries: Sequence[PolicySummary], kept: Mapping[str, float], promi
     favourite = next((each for each in summaries if each.name == FAVOURITE), None)
     if not holding:
         best = max(summaries, key=lambda each: kept[each.name])
-        return f"No policy keeps the promise of {_percent(promise)}; {best.name} comes nearest with {_percent(kept[best.name])}."
+        return f"No policy keeps the promise of {_percent(promise)}; {best.name} comes nearest with {_kept(kept[best.name], promise)}."
     if favourite is None:
         return f"{_alone(holding[0], kept, promise)} It is the cheapest of {len(holding)} that do."
     others = [each for each in holding if each is not favourite]
@@ -129,7 +130,7 @@ def verdict(summaries: Sequence[PolicySummary], kept: Mapping[str, float], promi
 
 
 def _alone(each: PolicySummary, kept: Mapping[str, float], promise: float) -> str:
-    share = _percent(kept[each.name])
+    share = _kept(kept[each.name], promise)
     limit = f", {each.vs_clairvoyant:.3f} × the clairvoyant schedule" if each.vs_clairvoyant is not None else ""
     if each.holds_slo:
         return f"{each.name} keeps the promise ({share} of {_percent(promise)}) with {format_hours(each.gpu_hours)} GPU-hours{limit}."
@@ -139,6 +140,13 @@ def _alone(each: PolicySummary, kept: Mapping[str, float], promise: float) -> st
 
 def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _kept(share: float, promise: float) -> str:
+    """As short as it may be without contradicting the verdict."""
+    short = _percent(share)
+    said = round(float(short.removesuffix(" %")), 9) >= round(100 * promise, 9)
+    return short if said == (share >= promise) else format_share(share, promise).replace("%", " %")
 
 
 def _percent(share: float) -> str:

@@ -81,7 +81,10 @@ def spans(request: LabRequest, train_s: float | None) -> tuple[LabRequest, LabRe
     return (
         msgspec.structs.replace(request, trace=msgspec.structs.replace(trace, duration_s=first_s)),
         msgspec.structs.replace(
-            request, trace=msgspec.structs.replace(trace, start_s=trace.start_s + first_s, duration_s=whole_s - first_s)
+            request,
+            trace=msgspec.structs.replace(
+                trace, start_s=trace.start_s + first_s, duration_s=(whole_s if trace.duration_s is None else trace.duration_s) - first_s
+            ),
         ),
     )
 

@@ -18,7 +18,7 @@ from forebay.demand import synthesis
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import History
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_duration, format_span
 from forebay.engine.capacity import at_slo
 from forebay.engine.catalogue import PROFILES
 from forebay.scaling.capacity import pool_capacity, whole_replicas
@@ -30,6 +30,8 @@ Tell = Callable[[float], None]
 HISTORY_S_MAX = 28 * 86_400.0
 """What came before the span is history, as far back as policies look."""
 HISTORY_BUCKET_S = 300.0
+SHORT_OF_ASKED = 0.01
+"""A span that ends so little (a minute at most) before what was asked for is whole: its last request need not come in its last second."""
 SHAPE_FACTOR_MAX = 1.5
 """Lengths that are off by more than this make targets that are derived from the declared ones wrong."""
 TIMELINE_ROWS_MAX = 10_080
@@ -51,6 +53,8 @@ class Prepared(msgspec.Struct, frozen=True):
     initial_replicas: int
     past: History | None
     notes: tuple[str, ...]
+    skipped_rows: int = 0
+    """Rows of the trace that were broken, and left out since that was asked for."""
 
 
 def opened(request: LabRequest, seed: int, start_s: float, duration_s: float | None, tell: Tell | None = None) -> OpenedTrace:
@@ -110,6 +114,7 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
         initial_replicas=1,
         past=_past(request, trace.start_wall_s, tell),
         notes=(),
+        skipped_rows=trace.counts.broken + trace.counts.late,
     )
     doing("playing the busiest hour")
     peak, holds = _peak(ready)
@@ -120,15 +125,16 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
         ready,
         peak_replicas=max(peak, scaling.min_replicas),
         initial_replicas=min(max(first, scaling.min_replicas, 1), scaling.max_replicas),
-        notes=(*(_hopeless(request, found, peak, *idle) if idle else ()), *_notes(request, found, rate)),
+        notes=(*_read(request, trace), *(_hopeless(request, found, peak, *idle) if idle else ()), *_notes(request, found, rate)),
     )
 
 
 def ending(request: LabRequest, last_s: float, tell: Tell | None = None) -> LabRequest:
-    """``request`` for the last ``last_s`` of its trace; all of it where it is shorter. The whole of it is read."""
+    """``request`` for the last ``last_s`` of its trace; all of it where it is shorter (and `prepared` says so). The whole of it is read."""
     whole_s = opened(request, request.seed, request.trace.start_s, None, tell).duration_s
     start_s = request.trace.start_s + max(0.0, whole_s - last_s)
-    return msgspec.structs.replace(request, trace=msgspec.structs.replace(request.trace, start_s=start_s, duration_s=None))
+    short_s = last_s if whole_s < last_s else None
+    return msgspec.structs.replace(request, trace=msgspec.structs.replace(request.trace, start_s=start_s, duration_s=short_s))
 
 
 def _peak(ready: Prepared) -> tuple[int, bool]:
@@ -209,6 +215,25 @@ def requests_of(request: LabRequest, start_wall_s: float) -> History:
     """What comes in the span itself, bucket by bucket."""
     trace = opened(request, request.seed, request.trace.start_s, request.trace.duration_s)
     return _surveyed(request, trace, HISTORY_BUCKET_S).history(start_wall_s or request.trace.start_s)
+
+
+def _read(request: LabRequest, trace: OpenedTrace) -> list[str]:
+    """What became of what was asked for: rows left out, a span that goes past the trace's end."""
+    notes, counts, start_s = [], trace.counts, request.trace.start_s
+    skipped = counts.broken + counts.late
+    if skipped:
+        first = f"; the first: {counts.first_problem}" if counts.first_problem else ""
+        late = f", {counts.late:,} of them far out of order" if counts.late else ""
+        notes.append(f"{skipped:,} row{'' if skipped == 1 else 's'} of {trace.name} were skipped{late}{first}")
+    elif request.trace.lenient:
+        notes.append(f"No row of {trace.name} had to be skipped.")
+    asked_s = request.trace.duration_s
+    if asked_s is not None and asked_s - trace.duration_s > min(MINUTE_S, max(1.0, SHORT_OF_ASKED * asked_s)):
+        notes.append(
+            f"The trace ends at {format_duration(round(start_s + trace.duration_s))}: {format_duration(round(trace.duration_s))} of the "
+            f"{format_duration(asked_s)} {format_span(start_s, None)} are played."
+        )
+    return notes
 
 
 def _hopeless(request: LabRequest, found: Survey, peak: int, idle: float, nearest: str) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from forebay.app.report.columns import page_data
 from forebay.app.report.content import Content, Played, format_hours
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_duration, format_share
 from forebay.simulation.values import PolicySummary
 
 HEADINGS = (
@@ -104,7 +104,7 @@ def _spread(summary: PolicySummary, name: str, form: str) -> str:
 
 
 def _attained(share: float, promise: float) -> str:
-    text = f"{share:.2%}"
+    text = format_share(share, promise)
     return text if share >= promise else f'<span class="miss">{text}</span>'
 
 
