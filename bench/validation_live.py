@@ -27,12 +27,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from quiet import CLIENT_CORE, ENGINE_CORE, favoured
 from simulation_vs_emulator import FOREBAY, rows_of, simulated
 
 from forebay.demand.arrivals import arrivals, sized
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.profile import ColdStart, Profile, StepLaw, StepSpread
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOTS, CHUNK_TOKENS, CONTEXT_TOKENS, BLOCK_TOKENS = 8, 256, 2048, 32
@@ -143,6 +144,7 @@ def calibrated(url: str, folder: Path) -> tuple[Profile, dict[str, Any]]:
         context_tokens=CONTEXT_TOKENS,
         cold_start=ColdStart(0, 1, 1, 0),
         front_end_s=found["front_end_s"],
+        spread=StepSpread(**found["spread"] or {}),
     )
     return profile, found
 
@@ -209,6 +211,8 @@ def main() -> None:
         f" + {1e3 * law.per_prefill_token_s:.3f} ms a prompt token; front end {1e3 * profile.front_end_s:.1f} ms;"
         f" {fit['held_out_error_median']:.1%} off where the fit had not looked"
     )
+    if not profile.spread.steady:
+        print("single steps, of that: " + "  ".join(f"{name} {value:.2f}" for name, value in msgspec.to_builtins(profile.spread).items()))
     result: dict[str, Any] = {"calibration": fit, "loads": {}}
     for name, each in runs.items():
         found = compared(simulated(rows[name], profile), each)

@@ -7,15 +7,38 @@ blocks, which is after every step that is congruent to minus its ``base``: count
 
 import math
 
+from forebay.engine.spread import FACTORS, MIX_1, MIX_2, STRIDE
 from forebay.simulation.kernel.compiling import kernel
 from forebay.simulation.kernel.layout import World
-from forebay.simulation.kernel.memory import replica_at, residue_at, slot_at
+from forebay.simulation.kernel.memory import factor_at, replica_at, residue_at, slot_at
+
+_SIGNED_STRIDE, _SIGNED_MIX_1, _SIGNED_MIX_2 = (number - (1 << 64) for number in (STRIDE, MIX_1, MIX_2))
+"""The kernel counts in signed 64 bits, whose products have the same bits."""
 
 
 @kernel
 def step_s(fleet: World, decoding: int, kv: int, prefill: int) -> float:
     """As `engine.steptime.step_s`."""
     return float(fleet.base_s + fleet.per_sequence_s * decoding + fleet.per_kv_token_s * kv + fleet.per_prefill_token_s * prefill)
+
+
+@kernel
+def _next_place(fleet: World, row: int) -> int:
+    """As `engine.spread.Places.next`: shifting a signed number brings its sign along, which the masks take off."""
+    replica = replica_at(fleet, row)
+    replica.stream += _SIGNED_STRIDE
+    mixed = replica.stream
+    mixed = (mixed ^ ((mixed >> 30) & ((1 << 34) - 1))) * _SIGNED_MIX_1
+    mixed = (mixed ^ ((mixed >> 27) & ((1 << 37) - 1))) * _SIGNED_MIX_2
+    return int((mixed ^ ((mixed >> 31) & ((1 << 33) - 1))) & (FACTORS - 1))
+
+
+@kernel
+def _scattered_step_s(fleet: World, row: int, prefill: int) -> float:
+    """As `engine.batch` draws it: prompts cost what the law says, the rest scatters."""
+    replica = replica_at(fleet, row)
+    factor = factor_at(fleet, _next_place(fleet, row)).of_law
+    return float(step_s(fleet, replica.decoding, replica.kv, 0) * factor + fleet.per_prefill_token_s * prefill)
 
 
 @kernel
@@ -82,16 +105,19 @@ def steps_within_blocks(fleet: World, row: int, steps: int) -> int:
 
 @kernel
 def plan_run(fleet: World, row: int, start_s: float, prefill: int) -> None:
-    """The replica's next run begins: one step if it prefills, else as many as nobody ends, joins or lacks a block in."""
+    """The replica's next run begins: one step if it prefills or steps scatter, else as many as nobody ends, joins or lacks a block in."""
     replica = replica_at(fleet, row)
     replica.began_s, replica.prefill = start_s, prefill
     if not prefill and not replica.decoding:
         replica.run_steps = 0
         replica.ends_s = math.inf
         return
-    replica.step_s = step_s(fleet, replica.decoding, replica.kv, prefill)
     steps = 1
-    if not prefill:
+    if fleet.factors_count:
+        replica.step_s = _scattered_step_s(fleet, row, prefill)
+    else:
+        replica.step_s = step_s(fleet, replica.decoding, replica.kv, prefill)
+    if not prefill and not fleet.factors_count:
         first_end = slot_at(fleet, row, replica.decoding - 1).end - replica.steps
         steps = steps_within_blocks(fleet, row, first_end)
     replica.run_steps = steps
