@@ -171,7 +171,8 @@ def _spread(found: Fitted) -> str:
     spread = found.spread
     if spread.steady:
         return "Steps are steady: single ones take what the law says."
-    return f"Single steps take {spread.p5:.0%} to {spread.p95:.0%} of what the law says in nine cases of ten, one in a hundred {spread.p99:.0%} or more."
+    usual = f"{spread.p5:.0%} to {spread.p95:.0%} of what the law says"
+    return f"Single steps take {usual} in nine cases of ten, {spread.p99:.0%} or more in one of a hundred."
 
 
 def _write(path: Path, text: str) -> None:

@@ -156,7 +156,7 @@ def _numbers(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _spread(spread: StepSpread) -> str:
-    return f"{spread.p5:.0%} to {spread.p95:.0%} of that in nine steps of ten, beyond {spread.p99:.0%} in one of a hundred"
+    return f"{spread.p5:.0%} to {spread.p95:.0%} of that in nine steps of ten, {spread.p99:.0%} or more in one of a hundred"
 
 
 def _stages(cold: ColdStart) -> str:

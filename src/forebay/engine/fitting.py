@@ -1,8 +1,9 @@
 """The step law out of measurements: four coefficients, how sure each is, and what the measurements say nothing about.
 
 Decode windows of a fixed batch give ``base``, ``per_sequence`` and ``per_kv_token``; first tokens of lone prompts on an idle engine
-give ``per_prefill_token`` and the front end; single gaps between tokens, over what the law says, give the spread. Least squares on *relative* error with no coefficient below 0, since a step can't get
-faster by more work; how sure a coefficient is comes from drawing the measured cells anew with replacement (bootstrap).
+give ``per_prefill_token`` and the front end; single gaps between tokens, over what the law says, give the spread. Least squares on
+*relative* error with no coefficient below 0, since a step can't get faster by more work; how sure a coefficient is comes from drawing
+the measured cells anew with replacement (bootstrap).
 """
 
 import math

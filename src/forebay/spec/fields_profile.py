@@ -21,7 +21,9 @@ SPREAD = Record(
     "spread",
     "How steps scatter about the law: quantiles of what a step takes of the time that the law gives it (its prompts left out).",
     tuple(
-        Field(name, Number(0, SPREAD_MOST, above=True, example=1.0), f"{name[1:]} % of steps take no more than this of the law's time.", name)
+        Field(
+            name, Number(0, SPREAD_MOST, above=True, example=1.0), f"{name[1:]} % of steps take no more than this of the law's time.", name
+        )
         for name in StepSpread.__struct_fields__
     ),
     StepSpread,

@@ -47,9 +47,7 @@ def _profile(name: str, got: Got, known: Mapping[str, Profile | None], problems:
             return None
         if base is not None:
             values[attribute] = msgspec.structs.replace(getattr(base, attribute), **nested.filled())
-        elif key in _OPTIONAL:
-            values[attribute] = struct(**nested.filled())
-        elif _complete(nested, frozenset(), problems):
+        elif key in _OPTIONAL or _complete(nested, frozenset(), problems):
             values[attribute] = struct(**nested.filled())
     if base is not None:
         return _checked(msgspec.structs.replace(base, **values), got, base.name, problems)

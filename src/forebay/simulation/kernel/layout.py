@@ -45,10 +45,11 @@ REQUEST = _record(
 
 REPLICA = _record(
     "began_s ends_s step_s busy_s",
-    "stream run_steps prefill steps decoding kv blocks_free joins preemptions worst_tokens outstanding chosen_seq streams waiting prefilling "
-    "waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed",
+    "stream run_steps prefill steps decoding kv blocks_free joins preemptions worst_tokens outstanding chosen_seq streams waiting "
+    "prefilling waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed",
 )
-"""``stream`` is the state of its chance. A run of ``run_steps`` equal batches began at ``began_s``; ``steps``, ``kv`` and ``blocks_free`` are as of then."""
+"""A run of ``run_steps`` equal batches began at ``began_s``; ``steps``, ``kv`` and ``blocks_free`` are as of then. ``stream``: the state of
+its chance."""
 
 COUNTERS = (
     "arrived arrived_prompt_tokens arrived_output_tokens completed completed_output_tokens shed cut retried "
