@@ -45,8 +45,8 @@ REQUEST = _record(
 
 REPLICA = _record(
     "began_s ends_s step_s busy_s",
-    "stream run_steps prefill steps decoding kv blocks_free joins preemptions worst_tokens outstanding chosen_seq streams waiting "
-    "prefilling waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed",
+    "run_steps prefill steps decoding kv blocks_free joins preemptions worst_tokens outstanding chosen_seq streams waiting prefilling "
+    "waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed stream",
 )
 """A run of ``run_steps`` equal batches began at ``began_s``; ``steps``, ``kv`` and ``blocks_free`` are as of then. ``stream``: the state of
 its chance."""
@@ -137,8 +137,8 @@ WORLD = _record(
     "sequences_max blocks block chunk_tokens context_tokens kv_budget sequences_budget prefill_budget context_budget "
     "gateway_queues dispatch by_deadline queued_max posture groups_max tiers buckets "
     "waiting blocked unstarted in_flight listed listed_streams chosen_seq last_row "
-    "factors_count seq place filled ended free_request free_group groups_free keys_mask old_keys_count "
-    "front_head front_tail freed rows leaves logged cut version " + " ".join(map(address_of, Fleet._fields[1:])),
+    "seq place filled ended free_request free_group groups_free keys_mask old_keys_count "
+    "front_head front_tail freed rows leaves logged cut version factors_count " + " ".join(map(address_of, Fleet._fields[1:])),
 )
 
 

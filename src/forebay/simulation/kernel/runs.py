@@ -34,14 +34,6 @@ def _next_place(fleet: World, row: int) -> int:
 
 
 @kernel
-def _scattered_step_s(fleet: World, row: int, prefill: int) -> float:
-    """As `engine.batch` draws it: prompts cost what the law says, the rest scatters."""
-    replica = replica_at(fleet, row)
-    factor = factor_at(fleet, _next_place(fleet, row)).of_law
-    return float(step_s(fleet, replica.decoding, replica.kv, 0) * factor + fleet.per_prefill_token_s * prefill)
-
-
-@kernel
 def elapsed_s(fleet: World, row: int, steps: int) -> float:
     """Seconds of the first ``steps`` steps of the run under way."""
     replica = replica_at(fleet, row)
@@ -105,20 +97,29 @@ def steps_within_blocks(fleet: World, row: int, steps: int) -> int:
 
 @kernel
 def plan_run(fleet: World, row: int, start_s: float, prefill: int) -> None:
-    """The replica's next run begins: one step if it prefills or steps scatter, else as many as nobody ends, joins or lacks a block in."""
+    """The replica's next run begins: one step if it prefills, else as many as nobody ends, joins or lacks a block in."""
     replica = replica_at(fleet, row)
     replica.began_s, replica.prefill = start_s, prefill
     if not prefill and not replica.decoding:
         replica.run_steps = 0
         replica.ends_s = math.inf
         return
+    replica.step_s = step_s(fleet, replica.decoding, replica.kv, prefill)
     steps = 1
-    if fleet.factors_count:
-        replica.step_s = _scattered_step_s(fleet, row, prefill)
-    else:
-        replica.step_s = step_s(fleet, replica.decoding, replica.kv, prefill)
-    if not prefill and not fleet.factors_count:
+    if not prefill:
         first_end = slot_at(fleet, row, replica.decoding - 1).end - replica.steps
         steps = steps_within_blocks(fleet, row, first_end)
     replica.run_steps = steps
     replica.ends_s = start_s + elapsed_s(fleet, row, steps)
+
+
+@kernel
+def scatter(fleet: World, row: int) -> None:
+    """Where steps scatter, the run just planned is one step, and takes what is drawn, as in `engine.batch`."""
+    replica = replica_at(fleet, row)
+    if replica.run_steps:
+        factor = factor_at(fleet, _next_place(fleet, row)).of_law
+        without_prompts_s = step_s(fleet, replica.decoding, replica.kv, 0)
+        replica.step_s = without_prompts_s * factor + fleet.per_prefill_token_s * replica.prefill
+        replica.run_steps = 1
+        replica.ends_s = replica.began_s + replica.step_s
