@@ -31,6 +31,12 @@ def factors_of(spread: StepSpread) -> tuple[float, ...]:
     return tuple((np.maximum(1.0, np.round(lines / GRAIN)) * GRAIN).tolist())
 
 
+def mean_of(spread: StepSpread) -> float:
+    """The mean factor: what steps take of the law's time in the long run."""
+    table = factors_of(spread)
+    return sum(table) / len(table) if table else 1.0
+
+
 class Places:
     """Places in the table, one a step. ``stream``: 64 bits that tell one replica's draws from another's."""
 

@@ -10,7 +10,7 @@ import pytest
 from forebay.domain.profile import StepSpread
 from forebay.engine.batch import Engine, Token
 from forebay.engine.catalogue import PROFILES
-from forebay.engine.spread import FACTORS, GRAIN, LEVELS, Places, factors_of
+from forebay.engine.spread import FACTORS, GRAIN, LEVELS, Places, factors_of, mean_of
 from forebay.engine.steptime import step_s
 
 SPREAD = StepSpread(0.8, 0.9, 0.95, 1.05, 1.2, 1.4, 2.0)
@@ -34,6 +34,13 @@ def test_places_are_equally_likely() -> None:
 def test_steady_steps_have_no_table() -> None:
     assert StepSpread().steady
     assert factors_of(StepSpread()) == ()
+    assert mean_of(StepSpread()) == 1.0
+
+
+def test_the_mean_is_that_of_the_quantiles_joined_by_lines() -> None:
+    # By hand: 5 % at 0.8, 20 % between 0.8 and 0.9, …, 4 % between 1.4 and 2.0, 1 % at 2.0.
+    by_hand = 0.05 * 0.8 + 0.2 * 0.85 + 0.25 * 0.925 + 0.25 * 1.0 + 0.15 * 1.125 + 0.05 * 1.3 + 0.04 * 1.7 + 0.01 * 2.0
+    assert mean_of(SPREAD) == pytest.approx(by_hand, abs=0.002)
 
 
 def test_factors_have_the_quantiles_and_are_whole_grains() -> None:
