@@ -3,11 +3,12 @@
     python bench/validation_live.py [--vllm .venv-vllm] [--repeats 3] [--minutes 0.7] [--json PATH]
 
 A real vLLM serves a model of fifty million random parameters on one core; `forebay calibrate` measures it from the other and fits its
-profile; then `forebay replay` sends loads of mixed lengths at several rates, Poisson and bursty, again and again in turn, while the
-simulator plays the very same arrivals and lengths on that profile. Neither rates nor lengths are those of the sweep.
+profile; then `forebay replay` sends loads of mixed lengths at several rates, Poisson and bursty, while the simulator plays the very same
+arrivals and lengths on that profile. Neither rates nor lengths are those of the sweep. All of that is repeated in turn, calibration
+included: a machine whose other work comes and goes is faster in one minute than in another, by a fifth and more, which is nobody's model.
 Goal for p50 and p95 of each: within 15 %, or 1.5 times the spread (largest less smallest, of the mean) of the repeats where that is more.
 
-Needs two cores and vLLM (`tools/vllm/install.sh .venv-vllm`). Run it as root on a machine that others use (`quiet.py`). Takes about ten minutes; nothing
+Needs two cores and vLLM (`tools/vllm/install.sh .venv-vllm`). Run it as root on a machine that others use (`quiet.py`). Takes a quarter of an hour; nothing
 outlives it.
 """
 
@@ -43,8 +44,8 @@ KV_BYTES, KV_BYTES_PER_TOKEN = 1 << 30, 16 * 2 * 4 * 64 * 4
 SWEEP = ("--sequences", "1,2,3,4,6,8", "--prompts", "24,96,240", "--output", "48", "--repeats", "2", "--chunk", str(CHUNK_TOKENS))
 LOADS = {"calm": (0.8, 1.0, 100, 28, 0.5), "busy": (2.2, 1.0, 80, 24, 0.5), "bursts": (1.4, 2.0, 110, 20, 0.5)}
 """Requests a second, variation of the gaps (1: Poisson), mean prompt and output tokens, variation of both."""
-DRAWS = 20
-"""Plays of each load that a simulated figure is the mean of, where steps scatter: what one play draws moves it by some percent."""
+DRAWS = 10
+"""Plays of each load on each profile that a simulated figure is the mean of: what one play draws moves it by some percent."""
 READY_S = 600.0
 WITHIN, SPREADS = 0.15, 1.5
 FIGURES = tuple((what, quantile) for what in ("ttft", "itl") for quantile in ("p50", "p95"))
@@ -170,9 +171,9 @@ def replayed(url: str, path: Path, folder: Path, seed: int, bytes_per_token: flo
     return found
 
 
-def drawn(rows: list[TraceRow], profile: Profile) -> dict[str, dict[str, float]]:
-    """As `simulated`, the mean of plays."""
-    plays = [simulated(rows, profile, seed) for seed in range(1 if profile.spread.steady else DRAWS)]
+def drawn(rows: list[TraceRow], profiles: list[Profile]) -> dict[str, dict[str, float]]:
+    """As `simulated`, the mean of plays on each of ``profiles``."""
+    plays = [simulated(rows, profile, seed) for profile in profiles for seed in range(DRAWS)]
     return {what: {quantile: float(np.mean([play[what][quantile] for play in plays])) for _, quantile in FIGURES} for what, _ in FIGURES}
 
 
@@ -195,6 +196,17 @@ def compared(ours: dict[str, dict[str, float]], runs: list[dict[str, Any]]) -> d
     return found
 
 
+def told(profile: Profile, fit: dict[str, Any]) -> str:
+    """One calibration in two lines."""
+    law, spread = profile.law, profile.spread
+    scatter = "  ".join(f"{name} {value:.2f}" for name, value in msgspec.to_builtins(spread).items())
+    return (
+        f"step = {1e3 * law.base_s:.1f} ms + {1e3 * law.per_sequence_s:.2f} ms a sequence + {1e6 * law.per_kv_token_s:.2f} µs a KV token"
+        f" + {1e3 * law.per_prefill_token_s:.3f} ms a prompt token; front end {1e3 * profile.front_end_s:.1f} ms;"
+        f" {fit['held_out_error_median']:.1%} off where the fit had not looked\n  {'steady' if spread.steady else f'single steps, of that: {scatter}'}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", type=Path, default=ROOT / ".venv-vllm", help="virtual environment with vLLM")
@@ -208,23 +220,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = {name: trace(folder, name, wanted.minutes) for name in LOADS}
+        profiles: list[Profile] = []
+        fits: list[dict[str, Any]] = []
         with engine(wanted.vllm.absolute(), folder) as url:
-            profile, fit = calibrated(url, folder)
             for repeat in range(wanted.repeats):
+                profile, fit = calibrated(url, folder)
+                profiles.append(profile)
+                fits.append(fit)
                 for name in LOADS:
                     runs[name].append(replayed(url, paths[name], folder, repeat, fit["bytes_per_token"]))
         rows = {name: rows_of(path, wanted.minutes, 1.0) for name, path in paths.items()}
-    law = profile.law
-    print(
-        f"step = {1e3 * law.base_s:.1f} ms + {1e3 * law.per_sequence_s:.2f} ms a sequence + {1e6 * law.per_kv_token_s:.2f} µs a KV token"
-        f" + {1e3 * law.per_prefill_token_s:.3f} ms a prompt token; front end {1e3 * profile.front_end_s:.1f} ms;"
-        f" {fit['held_out_error_median']:.1%} off where the fit had not looked"
-    )
-    if not profile.spread.steady:
-        print("single steps, of that: " + "  ".join(f"{name} {value:.2f}" for name, value in msgspec.to_builtins(profile.spread).items()))
-    result: dict[str, Any] = {"calibration": fit, "loads": {}}
+    for profile, fit in zip(profiles, fits, strict=True):
+        print(told(profile, fit))
+    result: dict[str, Any] = {"calibrations": fits, "loads": {}}
     for name, each in runs.items():
-        found = compared(drawn(rows[name], profile), each)
+        found = compared(drawn(rows[name], profiles), each)
         result["loads"][name] = {"requests": len(rows[name]), "completed": [one["completed"] for one in each], **found}
         print(f"\n{name}: {len(rows[name])} requests, {wanted.repeats} repeats")
         for figure, row in found.items():
