@@ -58,8 +58,8 @@ def own_trace(folder: Path, minutes: float) -> Path:
     return path
 
 
-def simulated(rows: list[TraceRow], profile: Profile = PROFILE) -> dict[str, dict[str, float]]:
-    """TTFT and ITL of ``rows`` on one replica of ``profile``, by quantile, seconds."""
+def simulated(rows: list[TraceRow], profile: Profile = PROFILE, seed: int = 0) -> dict[str, dict[str, float]]:
+    """TTFT and ITL of ``rows`` on one replica of ``profile``, by quantile, seconds; ``seed`` draws how its steps scatter, if they do."""
     columns = Arrivals(
         np.array([row.at_s for row in rows]),
         np.array([row.prompt_tokens for row in rows], np.int32),
@@ -70,7 +70,7 @@ def simulated(rows: list[TraceRow], profile: Profile = PROFILE) -> dict[str, dic
     )
     chunks = (Arrivals(*(column[at : at + CHUNK_ROWS] for column in columns)) for at in range(0, len(rows), CHUNK_ROWS))
     tiers = (TierRules("all", 3600.0, 3600.0, 36000.0),)
-    rules = FleetRules(profile, roster_capacity(profile, 1.0, 0.05), tiers, Queueing.ENGINE, Dispatch.LEAST_LOADED, Order.FIFO)
+    rules = FleetRules(profile, roster_capacity(profile, 1.0, 0.05), tiers, Queueing.ENGINE, Dispatch.LEAST_LOADED, Order.FIFO, seed=seed)
     fleet = FastFleet(rules, chunks)
     fleet.add()
     fleet.run_until(rows[-1].at_s + 3600)

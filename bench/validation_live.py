@@ -3,11 +3,12 @@
     python bench/validation_live.py [--vllm .venv-vllm] [--repeats 3] [--minutes 0.7] [--json PATH]
 
 A real vLLM serves a model of fifty million random parameters on one core; `forebay calibrate` measures it from the other and fits its
-profile; then `forebay replay` sends loads of mixed lengths at several rates, Poisson and bursty, again and again in turn, while the
-simulator plays the very same arrivals and lengths on that profile. Neither rates nor lengths are those of the sweep.
+profile; then `forebay replay` sends loads of mixed lengths at several rates, Poisson and bursty, while the simulator plays the very same
+arrivals and lengths on that profile. Neither rates nor lengths are those of the sweep. All of that is repeated in turn, calibration
+included: a machine whose other work comes and goes is faster in one minute than in another, by a fifth and more, which is nobody's model.
 Goal for p50 and p95 of each: within 15 %, or 1.5 times the spread (largest less smallest, of the mean) of the repeats where that is more.
 
-Needs two cores and vLLM (`tools/vllm/install.sh .venv-vllm`). Run it as root on a machine that others use (`quiet.py`). Takes about ten minutes; nothing
+Needs two cores and vLLM (`tools/vllm/install.sh .venv-vllm`). Run it as root on a machine that others use (`quiet.py`). Takes a quarter of an hour; nothing
 outlives it.
 """
 
@@ -27,12 +28,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from quiet import CLIENT_CORE, ENGINE_CORE, favoured
 from simulation_vs_emulator import FOREBAY, rows_of, simulated
 
 from forebay.demand.arrivals import arrivals, sized
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.demand.trace import TraceRow
+from forebay.domain.profile import ColdStart, Profile, StepLaw, StepSpread
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOTS, CHUNK_TOKENS, CONTEXT_TOKENS, BLOCK_TOKENS = 8, 256, 2048, 32
@@ -41,6 +44,8 @@ KV_BYTES, KV_BYTES_PER_TOKEN = 1 << 30, 16 * 2 * 4 * 64 * 4
 SWEEP = ("--sequences", "1,2,3,4,6,8", "--prompts", "24,96,240", "--output", "48", "--repeats", "2", "--chunk", str(CHUNK_TOKENS))
 LOADS = {"calm": (0.8, 1.0, 100, 28, 0.5), "busy": (2.2, 1.0, 80, 24, 0.5), "bursts": (1.4, 2.0, 110, 20, 0.5)}
 """Requests a second, variation of the gaps (1: Poisson), mean prompt and output tokens, variation of both."""
+DRAWS = 10
+"""Plays of each load on each profile that a simulated figure is the mean of: what one play draws moves it by some percent."""
 READY_S = 600.0
 WITHIN, SPREADS = 0.15, 1.5
 FIGURES = tuple((what, quantile) for what in ("ttft", "itl") for quantile in ("p50", "p95"))
@@ -143,6 +148,7 @@ def calibrated(url: str, folder: Path) -> tuple[Profile, dict[str, Any]]:
         context_tokens=CONTEXT_TOKENS,
         cold_start=ColdStart(0, 1, 1, 0),
         front_end_s=found["front_end_s"],
+        spread=StepSpread(**found["spread"] or {}),
     )
     return profile, found
 
@@ -165,6 +171,12 @@ def replayed(url: str, path: Path, folder: Path, seed: int, bytes_per_token: flo
     return found
 
 
+def drawn(rows: list[TraceRow], profiles: list[Profile]) -> dict[str, dict[str, float]]:
+    """As `simulated`, the mean of plays on each of ``profiles``."""
+    plays = [simulated(rows, profile, seed) for profile in profiles for seed in range(DRAWS)]
+    return {what: {quantile: float(np.mean([play[what][quantile] for play in plays])) for _, quantile in FIGURES} for what, _ in FIGURES}
+
+
 def compared(ours: dict[str, dict[str, float]], runs: list[dict[str, Any]]) -> dict[str, Any]:
     """By figure: simulated, measured (mean of the repeats), their spread, what is allowed, and whether it is kept."""
     found: dict[str, Any] = {}
@@ -184,6 +196,17 @@ def compared(ours: dict[str, dict[str, float]], runs: list[dict[str, Any]]) -> d
     return found
 
 
+def told(profile: Profile, fit: dict[str, Any]) -> str:
+    """One calibration in two lines."""
+    law, spread = profile.law, profile.spread
+    scatter = "  ".join(f"{name} {value:.2f}" for name, value in msgspec.to_builtins(spread).items())
+    return (
+        f"step = {1e3 * law.base_s:.1f} ms + {1e3 * law.per_sequence_s:.2f} ms a sequence + {1e6 * law.per_kv_token_s:.2f} µs a KV token"
+        f" + {1e3 * law.per_prefill_token_s:.3f} ms a prompt token; front end {1e3 * profile.front_end_s:.1f} ms;"
+        f" {fit['held_out_error_median']:.1%} off where the fit had not looked\n  {'steady' if spread.steady else f'single steps, of that: {scatter}'}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm", type=Path, default=ROOT / ".venv-vllm", help="virtual environment with vLLM")
@@ -197,21 +220,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = {name: trace(folder, name, wanted.minutes) for name in LOADS}
+        profiles: list[Profile] = []
+        fits: list[dict[str, Any]] = []
         with engine(wanted.vllm.absolute(), folder) as url:
-            profile, fit = calibrated(url, folder)
             for repeat in range(wanted.repeats):
+                profile, fit = calibrated(url, folder)
+                profiles.append(profile)
+                fits.append(fit)
                 for name in LOADS:
                     runs[name].append(replayed(url, paths[name], folder, repeat, fit["bytes_per_token"]))
         rows = {name: rows_of(path, wanted.minutes, 1.0) for name, path in paths.items()}
-    law = profile.law
-    print(
-        f"step = {1e3 * law.base_s:.1f} ms + {1e3 * law.per_sequence_s:.2f} ms a sequence + {1e6 * law.per_kv_token_s:.2f} µs a KV token"
-        f" + {1e3 * law.per_prefill_token_s:.3f} ms a prompt token; front end {1e3 * profile.front_end_s:.1f} ms;"
-        f" {fit['held_out_error_median']:.1%} off where the fit had not looked"
-    )
-    result: dict[str, Any] = {"calibration": fit, "loads": {}}
+    for profile, fit in zip(profiles, fits, strict=True):
+        print(told(profile, fit))
+    result: dict[str, Any] = {"calibrations": fits, "loads": {}}
     for name, each in runs.items():
-        found = compared(simulated(rows[name], profile), each)
+        found = compared(drawn(rows[name], profiles), each)
         result["loads"][name] = {"requests": len(rows[name]), "completed": [one["completed"] for one in each], **found}
         print(f"\n{name}: {len(rows[name])} requests, {wanted.repeats} repeats")
         for figure, row in found.items():

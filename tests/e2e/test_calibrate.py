@@ -1,13 +1,15 @@
 """`forebay calibrate` against an emulated engine: the law that it behaves by comes back."""
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
 
+import msgspec
 import pytest
 
-from forebay.domain.profile import StepLaw
+from forebay.domain.profile import StepLaw, StepSpread
 from forebay.engine.catalogue import PROFILES
 from forebay.engine.steptime import step_s
 
@@ -17,10 +19,21 @@ FOREBAY = (sys.executable, "-m", "forebay.cli.main")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180), pytest.mark.xdist_group("timed")]
 
 
+SCATTERED = msgspec.structs.replace(
+    PROFILE, law=StepLaw(0.02, 2e-4, 2e-7, 2e-5), spread=StepSpread(p5=0.75, p25=0.9, p50=1.0, p75=1.1, p90=1.2, p95=1.3, p99=1.5)
+)
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
+    with emulated(tmp_path_factory, "--profile", PROFILE.name) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def emulated(tmp_path_factory, *options):
     ready = tmp_path_factory.mktemp("calibrate") / "ready.json"
-    command = [*FOREBAY, "emulate", "--profile", PROFILE.name, "--ready-file", str(ready)]
+    command = [*FOREBAY, "emulate", *options, "--ready-file", str(ready)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     give_up_s = time.monotonic() + 60
     while not ready.exists():
@@ -51,6 +64,18 @@ def test_the_emulators_own_law_comes_back_and_the_file_is_a_profile(engine, tmp_
     spec.write_text("pools: {chat: {model: m, profile: calibrated, engine: {kind: emulated}}}\n" + written.read_text())
     checked = subprocess.run([*FOREBAY, "check", str(spec)], capture_output=True, text=True, timeout=60, check=False)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_how_steps_scatter_comes_back(tmp_path_factory, tmp_path):
+    written = tmp_path / "profile.yaml"
+    with emulated(tmp_path_factory, "--profile-json", msgspec.json.encode(SCATTERED).decode()) as url:
+        sweep = ("--sequences", "1,4", "--prompts", "64,512", "--output", "96", "--repeats", "2")
+        done = calibrated(url, *sweep, "--base", PROFILE.name, "--write", str(written), "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["spread"]
+    for name, value in msgspec.to_builtins(SCATTERED.spread).items():
+        assert found[name] == pytest.approx(value, rel=0.12), found
+    assert f"spread: {{p5: {found['p5']:.4f}" in written.read_text()
 
 
 def test_what_was_not_varied_is_said_to_be_unknown(engine):

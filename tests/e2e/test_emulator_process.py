@@ -192,6 +192,7 @@ def profile_json(**changes):
         (("--profile-json", "{}"), 2, "--profile-json"),
         (("--profile-json", profile_json(block_tokens=0)), 2, "block_tokens"),
         (("--profile-json", profile_json(prefill_chunk_tokens=8)), 2, "can't hold"),
+        (("--profile-json", profile_json(spread={"p5": 1.2})), 2, "rise from p5"),
         (("--fault", '{"kind": "meteor"}'), 2, "hang"),
         (("--speed", "0"), 2, "--speed"),
         (("--cold", "--warm"), 2, "--cold"),

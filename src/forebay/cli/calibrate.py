@@ -121,6 +121,7 @@ def _result(found: Fitted, measured: Measured) -> dict[str, Any]:
         "model": measured.model,
         "law": msgspec.to_builtins(found.law),
         "front_end_s": found.front_end_s,
+        "spread": None if found.spread.steady else msgspec.to_builtins(found.spread),
         "coefficients": [msgspec.to_builtins(each) for each in found.coefficients],
         "held_out_error_median": found.error_median,
         "held_out_error_worst": found.error_worst,
@@ -157,10 +158,21 @@ def _yaml(found: Fitted, measured: Measured, name: str, base: str) -> str:
         )
     )
     lines += [f"    step: {{{step}}}", f"    front_end: {found.front_end_s * 1e6:.0f}us"]
+    if not found.spread.steady:
+        quantiles = ", ".join(f"{name}: {value:.4f}" for name, value in msgspec.to_builtins(found.spread).items())
+        lines.append(f"    spread: {{{quantiles}}}")
     unsure = [each.name for each in found.coefficients if not each.identified]
     if unsure:
         lines.append(f"    # not told by these measurements: {', '.join(unsure)}")
     return "\n".join(lines) + "\n"
+
+
+def _spread(found: Fitted) -> str:
+    spread = found.spread
+    if spread.steady:
+        return "Steps are steady: single ones take what the law says."
+    usual = f"{spread.p5:.0%} to {spread.p95:.0%} of what the law says"
+    return f"Single steps take {usual} in nine cases of ten, {spread.p99:.0%} or more in one of a hundred."
 
 
 def _write(path: Path, text: str) -> None:
@@ -187,6 +199,7 @@ def _print(found: Fitted, measured: Measured, ending: str) -> None:
     table.add_row("front end", f"{found.front_end_s * 1e3:.2f} ms", "", "HTTP, tokenising, scheduling before the first token")
     console.print(table)
     console.print(f"Step times where the fit had not looked: {found.error_median:.1%} off in the median, {found.error_worst:.1%} at worst.")
+    console.print(_spread(found))
     covers = found.coverage
     console.print(
         f"Covers {covers.sequences[0]}-{covers.sequences[1]} sequences, {covers.kv_tokens[0]:.0f}-{covers.kv_tokens[1]:.0f} KV tokens."

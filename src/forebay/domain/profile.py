@@ -16,6 +16,26 @@ class StepLaw(msgspec.Struct, frozen=True):
     per_prefill_token_s: float
 
 
+class StepSpread(msgspec.Struct, frozen=True):
+    """How steps scatter about the law: quantiles of what they take of the time that their base, sequences and KV cost by it.
+
+    1 throughout: each step takes exactly what the law says. What a step's prompts cost does not scatter.
+    """
+
+    p5: float = 1.0
+    p25: float = 1.0
+    p50: float = 1.0
+    p75: float = 1.0
+    p90: float = 1.0
+    p95: float = 1.0
+    p99: float = 1.0
+
+    @property
+    def steady(self) -> bool:
+        """Whether nothing scatters."""
+        return all(quantile == 1.0 for quantile in msgspec.structs.astuple(self))
+
+
 class ColdStart(msgspec.Struct, frozen=True):
     """The stages from "start a replica" to its first answer. A warm start skips ``provision_s``."""
 
@@ -67,4 +87,5 @@ class Profile(msgspec.Struct, frozen=True):
     front_end_per_token_s: float = 0.0
     """Seconds the front end adds to each output token (detokenising, SSE); not on the engine's critical path."""
     gpu_hour_usd: float = 0.0
+    spread: StepSpread = StepSpread()
     sources: tuple[Source, ...] = ()

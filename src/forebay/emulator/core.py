@@ -46,8 +46,9 @@ class Sequence:
 class Core:
     """The engine behind one port. ``advanced`` sequences are flushed once per tick, however many steps it took in."""
 
-    def __init__(self, profile: Profile, clock: Clock, stats: Stats) -> None:
-        self.engine = Engine(profile)
+    def __init__(self, profile: Profile, clock: Clock, stats: Stats, stream: int = 0) -> None:
+        """``stream``: 64 random bits, which step times are drawn from where the profile has a spread."""
+        self.engine = Engine(profile, stream=stream)
         self.stats = stats
         self._front_end_s = profile.front_end_s
         self._clock = clock

@@ -63,7 +63,7 @@ class EngineServer:
     """One engine. ``on_exit(code, why)`` is called when what would be its process ends by itself.
 
     ``cold`` passes through provision, weights and init; ``warm`` through weights and init; else it is ready at once.
-    Times are world seconds of ``clock``; ``seed`` decides lengths, ids and jitter.
+    Times are world seconds of ``clock``; ``seed`` decides lengths, ids, jitter and the spread of steps.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class EngineServer:
         self._frozen: bytes | None = None
         self._crash_at_tokens: float | None = None
         self.stats = Stats(context_tokens)
-        self.core = Core(profile, clock, self.stats)
+        self.core = Core(profile, clock, self.stats, random.Random(f"{seed}/steps").getrandbits(64))
         self.core.after_tick = self._after_tick
         self.connections = Connections(clock, behaviour.keep_alive_real_s)
         self._generation = Generation(profile, model, clock, self.core, self.stats, faults=self.faults, behaviour=behaviour, seed=seed)

@@ -81,6 +81,9 @@ def _checked(profile: Profile) -> Profile:
         raise ValueError(f"kv_tokens is {profile.kv_tokens}, less than one block of {profile.block_tokens}")
     if not profile.law.base_s > 0 or min(msgspec.structs.astuple(profile.law)) < 0:
         raise ValueError("law: base_s is above 0, and nothing is below it: time must pass")
+    quantiles = msgspec.structs.astuple(profile.spread)
+    if not quantiles[0] > 0 or list(quantiles) != sorted(quantiles):
+        raise ValueError("spread: its quantiles are above 0 and rise from p5 to p99")
     if not profile.cold_start.weights_bandwidth_bytes_per_s > 0:
         raise ValueError("cold_start: weights_bandwidth_bytes_per_s is above 0")
     Engine(profile)

@@ -21,6 +21,7 @@ import msgspec
 
 from forebay.domain.errors import ForebayError
 from forebay.domain.profile import Profile
+from forebay.engine.spread import Places, factors_of
 from forebay.engine.steptime import step_s
 
 
@@ -74,9 +75,12 @@ class _Sequence:
 
 
 class Engine:
-    """One replica's engine. ``max_waiting`` bounds what ``submit`` lets wait; preempted sequences come on top of it."""
+    """One replica's engine. ``max_waiting`` bounds what ``submit`` lets wait; preempted sequences come on top of it.
 
-    def __init__(self, profile: Profile, max_waiting: int | None = None) -> None:
+    ``stream``: 64 random bits, from which it draws how far each step is from the law where the profile has a spread.
+    """
+
+    def __init__(self, profile: Profile, max_waiting: int | None = None, stream: int = 0) -> None:
         if profile.prefill_chunk_tokens < profile.sequences_max:
             raise ValueError(
                 f"profile {profile.name}: a step's {profile.prefill_chunk_tokens} tokens can't hold {profile.sequences_max} decodes"
@@ -89,6 +93,8 @@ class Engine:
         self.generated_tokens_total = 0
         self.prompt_tokens_total = 0
         """Counted once per sequence, with its first token."""
+        self._factors = factors_of(profile.spread)
+        self._places = Places(stream)
         self._block = profile.block_tokens
         self._blocks_all = profile.kv_tokens // profile.block_tokens
         self._blocks_free = self._blocks_all
@@ -243,10 +249,16 @@ class Engine:
         if self._waiting:
             left = self._admit(left)
         if self._decoding or chunks:
-            seconds = step_s(self.profile.law, len(self._decoding), self._decoding_kv, budget - left)
-            self._ends_s = start_s + seconds * self.slowdown
+            self._ends_s = start_s + self._step_s(budget - left) * self.slowdown
         else:
             self._ends_s = None
+
+    def _step_s(self, prefill_tokens: int) -> float:
+        """What the step takes; prompts cost what the law says, the rest scatters."""
+        law, decoding, kv_tokens = self.profile.law, len(self._decoding), self._decoding_kv
+        if not self._factors:
+            return step_s(law, decoding, kv_tokens, prefill_tokens)
+        return step_s(law, decoding, kv_tokens, 0) * self._factors[self._places.next()] + law.per_prefill_token_s * prefill_tokens
 
     def _admit(self, left: int) -> int:
         """Move waiting sequences into the step while slots, budget ``left`` and blocks last; returns the budget left."""

@@ -1,8 +1,9 @@
 """The step law out of measurements: four coefficients, how sure each is, and what the measurements say nothing about.
 
 Decode windows of a fixed batch give ``base``, ``per_sequence`` and ``per_kv_token``; first tokens of lone prompts on an idle engine
-give ``per_prefill_token`` and the front end. Least squares on *relative* error with no coefficient below 0, since a step can't get
-faster by more work; how sure a coefficient is comes from drawing the measured cells anew with replacement (bootstrap).
+give ``per_prefill_token`` and the front end; single gaps between tokens, over what the law says, give the spread. Least squares on
+*relative* error with no coefficient below 0, since a step can't get faster by more work; how sure a coefficient is comes from drawing
+the measured cells anew with replacement (bootstrap).
 """
 
 import math
@@ -13,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.domain.errors import BadInput
-from forebay.domain.profile import StepLaw
+from forebay.domain.profile import StepLaw, StepSpread
+from forebay.engine.spread import LEVELS, factors_of
+from forebay.engine.steptime import step_s
 
 DRAWS = 200
 INTERVAL = (5.0, 95.0)
@@ -25,6 +28,10 @@ WEIGHTLESS = 0.03
 OUTLIER_MADS = 6.0
 LATE_LEAST = 0.02
 """Spread of a cell's first tokens that is taken for granted."""
+GAPS_LEAST = 200
+"""Fewer gaps than this don't show a quantile that one in a hundred exceeds."""
+SPREAD_LEAST = 0.05
+"""Of the median: steps that vary by less, one in twenty on either side, are taken for steady, since that may be the client's clock."""
 COEFFICIENTS = ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s")
 
 _Matrix = npt.NDArray[np.float64]
@@ -39,6 +46,8 @@ class DecodeRow(msgspec.Struct, frozen=True):
     kv_tokens: float
     """Mean over the stretch, of all sequences together."""
     step_s: float
+    gaps_s: tuple[float, ...] = ()
+    """Of one sequence, token by token; none where its tokens came several at a time."""
 
 
 class PrefillRow(msgspec.Struct, frozen=True):
@@ -79,6 +88,8 @@ class Fitted(msgspec.Struct, frozen=True):
     error_worst: float
     coverage: Coverage
     not_covered: tuple[str, ...]
+    spread: StepSpread = StepSpread()
+    """Of single steps about the law, what it can't explain included."""
 
 
 def fit(decode: Sequence[DecodeRow], prefill: Sequence[PrefillRow], chunk_tokens: int, chance: np.random.Generator) -> Fitted:
@@ -111,7 +122,8 @@ def fit(decode: Sequence[DecodeRow], prefill: Sequence[PrefillRow], chunk_tokens
         (min(row.kv_tokens for row in decode), max(row.kv_tokens for row in decode)),
         (min(row.prompt_tokens for row in prefill), max(row.prompt_tokens for row in prefill)),
     )
-    return Fitted(StepLaw(*values), front, coefficients, median, worst, coverage, _gaps(coverage, chunk_tokens))
+    law = StepLaw(*values)
+    return Fitted(law, front, coefficients, median, worst, coverage, _gaps(coverage, chunk_tokens), _spread(decode, law))
 
 
 def _decode_law(rows: Sequence[DecodeRow]) -> tuple[float, float, float]:
@@ -127,6 +139,18 @@ def _prefill_law(rows: Sequence[PrefillRow], base_s: float, chunk_tokens: int) -
     left = np.maximum(seen - base_s * np.array([math.ceil(row.prompt_tokens / chunk_tokens) for row in rows]), 1e-9)
     solved = _nnls(terms / seen[:, None], left / seen)
     return float(solved[0]), float(solved[1])
+
+
+def _spread(rows: Sequence[DecodeRow], law: StepLaw) -> StepSpread:
+    """Quantiles of single steps over the law's time, scaled so that steps drawn from them take what the law says in the mean."""
+    of_law = [gap_s / step_s(law, row.sequences, row.kv_tokens, 0) for row in rows for gap_s in row.gaps_s]
+    if len(of_law) < GAPS_LEAST:
+        return StepSpread()
+    found = np.maximum(np.quantile(of_law, LEVELS), 1e-3)
+    found /= np.mean(factors_of(StepSpread(*found.tolist())))
+    spread = StepSpread(*np.round(found, 4).tolist())
+    near = max(spread.p95 / spread.p50, spread.p50 / spread.p5) <= 1 + SPREAD_LEAST
+    return StepSpread() if near else spread
 
 
 def _relative(terms: _Matrix, seen: _Matrix) -> _Matrix:

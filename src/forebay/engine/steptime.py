@@ -10,7 +10,7 @@ import math
 from forebay.domain.profile import StepLaw
 
 
-def step_s(law: StepLaw, decoding: int, kv_tokens: int, prefill_tokens: int) -> float:
+def step_s(law: StepLaw, decoding: int, kv_tokens: float, prefill_tokens: int) -> float:
     """Seconds of one step that decodes ``decoding`` sequences holding ``kv_tokens`` in all, and prefills ``prefill_tokens``."""
     return law.base_s + law.per_sequence_s * decoding + law.per_kv_token_s * kv_tokens + law.per_prefill_token_s * prefill_tokens
 

@@ -30,9 +30,12 @@ LONE_TOKENS = 2
 WARM_TOKENS = 8
 CACHED_MOST = 0.1
 """Of a lone prompt: where more came from the prefix cache, its time says little of prefill."""
+TOKENS_PER_EVENT_MOST = 1.05
+"""Where events hold one token each; the last of an answer may come with the one before."""
 BYTES_PER_TOKEN = 4.0
 """Before anything is known: English words of three letters and a blank, one token each in the usual vocabularies."""
 BYTES_PER_TOKEN_RANGE = (0.25, 16.0)
+FINISH_MARKS = (b'"finish_reason":"', b'"finish_reason": "')
 CONTENT_MARKS = (b'"content":', b'"text":', b'"reasoning_content":', b'"token_ids":')
 
 
@@ -111,8 +114,12 @@ class _Timed:
         for data in events_in(whole):
             if b'"usage":{' in data or b'"usage": {' in data:
                 self._settle(data)
-            if any(mark in data for mark in CONTENT_MARKS) and b'"choices":[]' not in data and not _empty(data):
+            if any(mark in data for mark in CONTENT_MARKS) and b'"choices":[]' not in data and (not _empty(data) or self._silent(data)):
                 self.stamps.append(now_s)
+
+    def _silent(self, data: bytes) -> bool:
+        """A token in the midst of an answer that shows no text yet, being half a letter: its step took place all the same."""
+        return bool(self.stamps) and not any(mark in data for mark in FINISH_MARKS)
 
     def _settle(self, data: bytes) -> None:
         try:
@@ -242,5 +249,12 @@ def windows(batch: Sequence[_Timed], cell: int) -> list[DecodeRow]:
             paces.append((inside[-1] - inside[0]) / ((len(inside) - 1) * tokens_per_event))
             emitted = (np.searchsorted(each, left_s) + len(inside) / 2) * tokens_per_event
             held += timed.usage.prompt_tokens + emitted
-        rows.append(DecodeRow(cell, len(batch), float(held), float(np.median(paces))))
+        rows.append(DecodeRow(cell, len(batch), float(held), float(np.median(paces)), _single_gaps(batch[0], left_s, right_s)))
     return rows
+
+
+def _single_gaps(timed: _Timed, left_s: float, right_s: float) -> tuple[float, ...]:
+    """Seconds from token to token between the two times; none where events hold several tokens, as single steps don't show then."""
+    if timed.usage.completion_tokens > TOKENS_PER_EVENT_MOST * len(timed.stamps):
+        return ()
+    return tuple(after_s - before_s for before_s, after_s in pairwise(timed.stamps) if before_s >= left_s and after_s <= right_s)

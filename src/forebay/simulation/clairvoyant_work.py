@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from forebay.demand.arrays import Arrivals, ArrivalSource
 from forebay.domain.errors import BadInput
+from forebay.engine.spread import mean_of
 from forebay.simulation.values import FleetRules, Queueing
 
 BIN_S = 1.0
@@ -50,8 +51,10 @@ class WorkOf:
         if rules.queueing is Queueing.GATEWAY:
             sequences = max(1, min(sequences, rules.capacity.sequences))
         self._prompt_s = law.per_prefill_token_s
-        self._token_s = law.per_sequence_s + law.base_s / sequences
-        self._kv_s = law.per_kv_token_s
+        # Where steps scatter no schedule chooses what they draw, and over the many steps of a run they take the mean.
+        mean = mean_of(rules.profile.spread)
+        self._token_s = mean * (law.per_sequence_s + law.base_s / sequences)
+        self._kv_s = mean * law.per_kv_token_s
         self._cached = rules.prefix_groups_max > 0
 
     def prompts_s(self, chunk: Arrivals) -> Floats:

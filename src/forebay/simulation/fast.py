@@ -4,6 +4,7 @@ Python feeds it arrivals a chunk at a time, grows its arrays when they are full,
 """
 
 import heapq
+import random
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ class FastFleet:
         self._read_until_s = 0.0
         self._free_rows = list(range(rules.replicas_max))
         self._rows: set[int] = set()
+        self._added = 0
         self._blocks = rules.profile.kv_tokens // rules.profile.block_tokens
         self._readings: list[tuple[Any, ...]] = []
         self._fleet = allocate(rules, log)
@@ -77,6 +79,8 @@ class FastFleet:
             self._command(play.REBUILD)
         self._world["rows"] = max(int(self._world["rows"]), row + 1)
         self._rows.add(row)
+        self._fleet.replicas["stream"][row] = stream_of(self._rules.seed, self._added)
+        self._added += 1
         self._settle(play.ADD, row)
         return row
 
@@ -226,6 +230,11 @@ class FastFleet:
             return {}
         sum_s, most_s = self._fleet.sums[tier, kind].item()
         return {**{name: quantile_s(counts, at) for name, at in _QUANTILES}, "mean": sum_s / total, "max": most_s}
+
+
+def stream_of(seed: int, number: int) -> int:
+    """64 random bits, signed, for the ``number``-th replica that a fleet is given; the same ones whatever else happens."""
+    return random.Random(f"{seed}/steps/{number}").getrandbits(64) - (1 << 63)
 
 
 def _vet_rules(rules: FleetRules) -> None:

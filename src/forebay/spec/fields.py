@@ -3,12 +3,13 @@
 The decoder, the JSON Schema and the reference in docs/configuration.md are all made from these tables.
 """
 
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.profile import Profile
 from forebay.spec import formats
 from forebay.spec.fields_estimate import ESTIMATE, LONG_CONTEXT
 from forebay.spec.fields_overflow import OVERFLOW, REGION
+from forebay.spec.fields_profile import COLD_START, SPREAD, STEP
 from forebay.spec.fields_scaling import REPLICAS_MAX, SCALING, TOKENS_MAX
-from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, bandwidth, duration, size
+from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, duration, size
 from forebay.spec.records import Either, Field, ListOf, MapOf, Record
 from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Slo, Spec, Team, TeamLimits, Tier, Tls
 
@@ -153,28 +154,6 @@ HARDWARE = Record(
     ),
     Hardware,
 )
-STEP = Record(
-    "step",
-    "Time of one engine step: base + per_sequence·decoding + per_kv_token·KV tokens + per_prefill_token·prompt tokens.",
-    (
-        Field("base", duration(example="6ms"), "Of every step.", "base_s"),
-        Field("per_sequence", duration(example="50us"), "For each decoding sequence.", "per_sequence_s"),
-        Field("per_kv_token", duration(example="20ns"), "For each KV token read.", "per_kv_token_s"),
-        Field("per_prefill_token", duration(example="40us"), "For each prompt token prefilled.", "per_prefill_token_s"),
-    ),
-    StepLaw,
-)
-COLD_START = Record(
-    "cold_start",
-    'From "start a replica" to its first answer.',
-    (
-        Field("provision", duration(example="4m"), "Until the node is there.", "provision_s"),
-        Field("weights", size(example="16GB"), "Weights to read.", "weights_bytes"),
-        Field("bandwidth", bandwidth(), "How fast they are read.", "weights_bandwidth_bytes_per_s"),
-        Field("init", duration(example="45s"), "Engine start after that.", "init_s"),
-    ),
-    ColdStart,
-)
 PROFILE = Record(
     "profile",
     "What one replica can do. Give a `base` and what differs, or everything.",
@@ -184,6 +163,7 @@ PROFILE = Record(
         Field("hardware", Text("text", example="H100"), "The device it was measured on.", "hardware"),
         Field("gpus", Whole(1, 1024, 1), "GPUs of one replica.", "gpus"),
         Field("step", STEP, STEP.doc),
+        Field("spread", SPREAD, SPREAD.doc, default="none: steps take exactly what the law says"),
         Field("sequences", Whole(1, 100_000, 256), "Most sequences at once (vLLM: max_num_seqs).", "sequences_max"),
         Field("kv", Whole(1, _COUNT, 400_000), "KV cache, in tokens.", "kv_tokens"),
         Field("block", Whole(1, 4096, 16), "Tokens of one KV block.", "block_tokens"),

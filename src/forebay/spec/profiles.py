@@ -5,14 +5,18 @@ from typing import Any
 
 import msgspec
 
-from forebay.domain.profile import ColdStart, Profile, Source, StepLaw
+from forebay.domain.profile import ColdStart, Profile, Source, StepLaw, StepSpread
 from forebay.domain.units import format_bytes
 from forebay.spec.problems import Place, Problems
 from forebay.spec.records import Got
 from forebay.spec.types import Hardware, Model
 
-_NESTED: dict[str, tuple[str, type[msgspec.Struct]]] = {"step": ("law", StepLaw), "cold_start": ("cold_start", ColdStart)}
-_OPTIONAL = frozenset({"base", "front_end", "front_end_per_token", "price"})
+_NESTED: dict[str, tuple[str, type[msgspec.Struct]]] = {
+    "step": ("law", StepLaw),
+    "spread": ("spread", StepSpread),
+    "cold_start": ("cold_start", ColdStart),
+}
+_OPTIONAL = frozenset({"base", "front_end", "front_end_per_token", "price", "spread"})
 
 
 def build_profiles(root: Got, shipped: Mapping[str, Profile], problems: Problems) -> dict[str, Profile | None]:
@@ -43,7 +47,7 @@ def _profile(name: str, got: Got, known: Mapping[str, Profile | None], problems:
             return None
         if base is not None:
             values[attribute] = msgspec.structs.replace(getattr(base, attribute), **nested.filled())
-        elif _complete(nested, frozenset(), problems):
+        elif key in _OPTIONAL or _complete(nested, frozenset(), problems):
             values[attribute] = struct(**nested.filled())
     if base is not None:
         return _checked(msgspec.structs.replace(base, **values), got, base.name, problems)
@@ -104,6 +108,10 @@ def _checked(profile: Profile, got: Got, base_name: str, problems: Problems) -> 
         )
     if profile.law.base_s + profile.law.per_sequence_s <= 0:
         problems.add(got.at("step"), "steps that take no time", "base or per_sequence above 0s")
+    quantiles = msgspec.structs.astuple(profile.spread)
+    if list(quantiles) != sorted(quantiles):
+        found = ", ".join(f"{name}: {value:g}" for name, value in zip(profile.spread.__struct_fields__, quantiles, strict=True))
+        problems.add(got.at("spread"), found, "quantiles that rise from p5 to p99", "those left out are the base's, or 1")
     return profile
 
 

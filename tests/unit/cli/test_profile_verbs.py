@@ -95,6 +95,15 @@ def test_capacity_as_json(tmp_path: Path) -> None:
     assert json.loads(target.read_text()) == result
 
 
+def test_the_spread_of_steps_is_shown_where_there_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "forebay.yaml"
+    file.write_text(
+        "profiles: {mine: {base: demo, spread: {p5: 0.8, p95: 1.3, p99: 1.5}}}\npools: {chat: {profile: mine, engine: {kind: emulated}}}\n"
+    )
+    assert "80% to 130% of that in nine steps of ten" in runner.invoke(app, ["show", "mine", "-c", str(file)]).stdout
+    assert "spread" not in runner.invoke(app, ["show", "demo"]).stdout
+
+
 def test_a_profile_of_ones_own_is_taken_from_a_configuration(tmp_path: Path) -> None:
     file = tmp_path / "forebay.yaml"
     file.write_text(

@@ -1,10 +1,12 @@
 """Tokens come when the profile's arithmetic says, KV fills and is freed, and the page counts what happened."""
 
 import asyncio
+from itertools import pairwise
 
 import msgspec
 import pytest
 
+from forebay.domain.profile import StepSpread
 from forebay.emulator.core import Core, Sequence
 from forebay.emulator.stats import RequestTimes, Stats
 from forebay.engine.steptime import step_s
@@ -27,6 +29,20 @@ def test_a_stream_comes_at_the_times_of_the_profile(serve, profile):
     assert answer.finish == ["length"]
     assert answer.events[-1][1] == "[DONE]"
     assert answer.complete
+
+
+def test_steps_scatter_by_the_seed_where_the_profile_says_so(serve, profile):
+    scattered = msgspec.structs.replace(profile, spread=StepSpread(p5=0.7, p95=1.5, p99=2.0))
+
+    async def main(world):
+        return await world.chat(30, prompt_tokens=100)
+
+    first, again, other = (serve(main, profile=scattered, seed=seed).text_times for seed in (1, 1, 2))
+    assert first == again != other
+    gaps = [after_s - before_s for before_s, after_s in pairwise(first)]
+    of_law = [gap_s / step_s(profile.law, 1, 100 + place, 0) for place, gap_s in enumerate(gaps)]
+    assert min(of_law) < 0.9 < 1.1 < max(of_law)
+    assert all(0.69 < factor < 2.01 for factor in of_law)
 
 
 def test_the_first_chunk_is_the_role_and_comes_with_the_first_token(serve):

@@ -1,12 +1,14 @@
 """A law put in comes out of its own measurements; noise widens the interval; what was not varied is said to be unknown."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from forebay.domain.errors import BadInput
-from forebay.domain.profile import StepLaw
+from forebay.domain.profile import StepLaw, StepSpread
 from forebay.engine import fitting
 from forebay.engine.fitting import DecodeRow, PrefillRow, fit
+from forebay.engine.spread import factors_of
 from forebay.engine.steptime import step_s
 
 LAW = StepLaw(0.010, 50e-6, 60e-9, 45e-6)
@@ -77,3 +79,27 @@ def test_a_first_token_that_shows_a_step_late_does_not_bend_the_law():
     found = fit(decode, prefill, 2048, np.random.default_rng(0))
     assert found.law.per_prefill_token_s == pytest.approx(LAW.per_prefill_token_s, rel=1e-6)
     assert found.front_end_s == pytest.approx(0.015, rel=1e-6)
+
+
+def with_gaps(spread, gaps=40):
+    """Rows whose single gaps scatter as ``spread``, evenly over its factors."""
+    chance = np.random.default_rng(2)
+    table = factors_of(spread) or (1.0,)
+    decode, prefill = measured()
+    return [msgspec.structs.replace(row, gaps_s=tuple(row.step_s * chance.choice(table, gaps))) for row in decode], prefill
+
+
+def test_the_spread_of_single_steps_comes_back_and_its_mean_is_the_law():
+    spread = StepSpread(0.85, 0.9, 0.95, 1.0, 1.15, 1.3, 1.7)
+    found = fit(*with_gaps(spread, 400), 2048, np.random.default_rng(0)).spread
+    mean = np.mean(factors_of(spread))
+    for name, value in msgspec.to_builtins(spread).items():
+        assert getattr(found, name) == pytest.approx(value / mean, rel=0.04), name
+    assert np.mean(factors_of(found)) == pytest.approx(1.0, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("spread", "gaps"), [(StepSpread(0.97, 0.99, 1.0, 1.01, 1.02, 1.03, 1.04), 40), (StepSpread(0.5, 1, 1, 1, 1, 2, 3), 5)]
+)
+def test_steps_that_hardly_scatter_or_were_hardly_seen_are_taken_for_steady(spread, gaps):
+    assert fit(*with_gaps(spread, gaps), 2048, np.random.default_rng(0)).spread.steady

@@ -39,6 +39,18 @@ def test_several_tokens_in_an_event_are_counted_by_usage():
     assert [row.step_s for row in rows] == [pytest.approx(STEP_S)] * len(rows)
 
 
+def test_single_gaps_are_those_of_the_first_request_within_the_window():
+    rows = windows([timed(0.0, 200), timed(0.05, 200)], 7)
+    gaps = [gap for row in rows for gap in row.gaps_s]
+    assert gaps == [pytest.approx(STEP_S)] * len(gaps)
+    # Tokens 5 to 199 of the first; a gap across the edge of two windows belongs to neither.
+    assert 190 <= len(gaps) <= 194
+
+
+def test_events_of_several_tokens_show_no_single_steps():
+    assert {row.gaps_s for row in windows([timed(0.0, 240, events=120)], 0)} == {()}
+
+
 def test_a_batch_that_was_never_together_gives_nothing():
     assert windows([timed(0.0, 50), timed(0.6, 50)], 0) == []
     assert windows([timed(0.0, 10)], 0) == []
@@ -60,6 +72,17 @@ def test_content_is_told_from_what_opens_and_closes_a_stream():
     request = asyncio.run(main())
     assert request.stamps == [0, 1]
     assert request.usage == _Usage(9, 2)
+
+
+def test_a_token_that_is_half_a_letter_is_a_step_all_the_same():
+    async def main():
+        request = _Timed(b"", iter(range(100)).__next__)
+        request.head(200, [])
+        for text, finish in (("", "null"), ("a", "null"), ("", "null"), ("é", "null"), ("", '"length"')):
+            request.body(f'data: {{"choices":[{{"text":"{text}","finish_reason":{finish}}}]}}\n\n'.encode())
+        return request
+
+    assert asyncio.run(main()).stamps == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("counted", "bytes_per_token"), [(128, 2.0), (64, 4.0), (0, 4.0), (10_000, 0.25)])

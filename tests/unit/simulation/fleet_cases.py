@@ -3,10 +3,11 @@
 import math
 from random import Random
 
+import msgspec
 import numpy as np
 
 from forebay.demand.arrays import Arrivals
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.profile import ColdStart, Profile, StepLaw, StepSpread
 from forebay.domain.roster import Capacity, Posture
 from forebay.simulation.values import Dispatch, FleetRules, Order, Queueing, TierRules
 
@@ -15,13 +16,15 @@ TICK_S = 2.0**-10
 
 
 class Case:
-    """Rules, arrivals and a driver's script, all from one seed. ``exact``: every time is a dyadic fraction."""
+    """Rules, arrivals and a driver's script, all from one seed. ``exact``: every time is a dyadic fraction; ``scattered``: steps vary."""
 
-    def __init__(self, seed, exact=True):
+    def __init__(self, seed, exact=True, scattered=False):
         self.chance = chance = Random(seed)
         self.exact = exact
         shape = chance.choice((3, 8, 20)), chance.choice((1, 4, 12, 30))
         self.rules = _rules(chance, exact, sum(shape))
+        if scattered:
+            self.rules = _scattered(self.rules, seed)
         self.rows = _arrivals(chance, self.rules, exact, *shape)
         self.script = _script(chance, self.rows[-1][0], exact)
         self.cuts = sorted(chance.randrange(len(self.rows) + 1) for _ in range(chance.randrange(4)))
@@ -108,6 +111,14 @@ def _rules(chance, exact, longest):
         prefix_groups_max=chance.choice((0, 1, 2, 100)),
         replicas_max=chance.choice((1, 2, 3, 6, 12)),
     )
+
+
+def _scattered(rules, seed):
+    """``rules`` with steps that vary: by a little, or by halves and doubles, so that ties are common as well."""
+    chance = Random(f"spread/{seed}")
+    quantiles = sorted(chance.choice(((0.5, 1.0, 2.0), [chance.uniform(0.2, 3) for _ in range(7)])))
+    spread = StepSpread(*sorted(chance.choices(quantiles, k=7)))
+    return msgspec.structs.replace(rules, profile=msgspec.structs.replace(rules.profile, spread=spread), seed=seed)
 
 
 def _arrivals(chance, rules, exact, prompt, output):

@@ -15,6 +15,7 @@ from forebay.domain.errors import BadInput
 from forebay.domain.roster import Posture
 from forebay.engine.batch import Engine, Finished, Preempted, Token
 from forebay.engine.steptime import prefill_s
+from forebay.simulation.fast import stream_of
 from forebay.simulation.kernel.numbers import (
     COMPLETED,
     CUT,
@@ -33,8 +34,8 @@ STEPS, SUBMIT, EXPIRY, ARRIVAL = range(4)
 class PrefixEngine(Engine):
     """The engine, with leading prompt tokens found in the prefix cache: they hold KV and need no prefill (after a preemption they do)."""
 
-    def __init__(self, profile):
-        super().__init__(profile)
+    def __init__(self, profile, stream):
+        super().__init__(profile, stream=stream)
         self.cached = {}
         self.busy_s = 0.0
         self.began_s = None
@@ -96,8 +97,8 @@ class Request:
 class Replica:
     """One engine and what the gateway has on it."""
 
-    def __init__(self, profile):
-        self.engine = PrefixEngine(profile)
+    def __init__(self, profile, stream):
+        self.engine = PrefixEngine(profile, stream)
         self.listed = True
         self.permits = {}
         self.worst_tokens = 0
@@ -119,6 +120,7 @@ class PlainFleet:
         self._next = None
         self._replicas = {}
         self._free_rows = list(range(rules.replicas_max))
+        self._added = 0
         self._lines = [([], []) for _ in rules.tiers]
         self._submits = []
         self._blocked = None
@@ -441,7 +443,8 @@ class PlainFleet:
         if not self._free_rows:
             raise ValueError(f"{self.rules.replicas_max} replicas are the most there may be")
         row = heapq.heappop(self._free_rows)
-        self._replicas[row] = Replica(self.rules.profile)
+        self._replicas[row] = Replica(self.rules.profile, stream_of(self.rules.seed, self._added))
+        self._added += 1
         self._settle()
         return row
 

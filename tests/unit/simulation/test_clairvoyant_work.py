@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forebay.demand.arrays import Arrivals
 from forebay.domain.errors import BadInput
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.profile import ColdStart, Profile, StepLaw, StepSpread
 from forebay.domain.roster import Capacity
 from forebay.simulation import clairvoyant_work as works
 from forebay.simulation.clairvoyant_misses import table
@@ -51,6 +51,15 @@ def test_a_request_costs_its_prompt_and_every_further_token_its_share_of_a_full_
 def test_engines_that_queue_themselves_fill_every_slot():
     engine = work([(0.0, 1000, 11)], rules=msgspec.structs.replace(RULES, queueing=Queueing.ENGINE))
     assert work([(0.0, 1000, 11)]).least_s - engine.least_s == pytest.approx(10 * 0.010 * (1 / 40 - 1 / 50))
+
+
+def test_steps_that_scatter_cost_their_mean():
+    spread = StepSpread(*[0.5] * 3, *[1.0] * 4)
+    scattered = msgspec.structs.replace(RULES, profile=msgspec.structs.replace(PROFILE, spread=spread))
+    prompt_s = 1000 * PROFILE.law.per_prefill_token_s
+    steady = work([(0.0, 1000, 11)]).least_s - prompt_s
+    # Half of them at 0.5, a quarter evenly from there to 1, a quarter at 1.
+    assert work([(0.0, 1000, 11)], rules=scattered).least_s - prompt_s == pytest.approx(steady * (0.25 + 0.1875 + 0.25), rel=1e-3)
 
 
 def test_what_is_shared_is_cached_only_where_replicas_remember():

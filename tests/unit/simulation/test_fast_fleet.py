@@ -27,6 +27,12 @@ def test_equal_to_the_plain_fleet_within_rounding_with_ordinary_floats(batch):
         judge(seed, exact=False)
 
 
+@pytest.mark.parametrize("batch", range(3))
+def test_equal_to_the_plain_fleet_where_steps_scatter(batch):
+    for seed in range(20_000 + 100 * batch, 20_000 + 100 * batch + 40):
+        judge(seed, exact=batch < 2, scattered=True)
+
+
 def test_the_cases_contain_everything_that_can_happen():
     seen = dict.fromkeys(PlainFleet(Case(0).rules, iter(())).counts[0], 0)
     for seed in range(40):
@@ -36,9 +42,9 @@ def test_the_cases_contain_everything_that_can_happen():
     assert all(count for name, count in seen.items() if not name.startswith("waiting")), seen
 
 
-def judge(seed, exact=True):
+def judge(seed, exact=True, scattered=False):
     """Play one case on both; raises AssertionError where they differ. Returns the plain fleet."""
-    case = Case(seed, exact)
+    case = Case(seed, exact, scattered)
     plain, fast = PlainFleet(case.rules, case.source()), FastFleet(case.rules, case.source(), log=True)
 
     def look(live):

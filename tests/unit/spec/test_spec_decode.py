@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from forebay.domain.profile import ColdStart, Profile, Source, StepLaw
+from forebay.domain.profile import ColdStart, Profile, Source, StepLaw, StepSpread
 from forebay.spec.decode import BadSpec, Problem, decode
 from forebay.spec.types import DEFAULT_TIERS, Limits, Listen, Scaling, Slo, Spec
 
@@ -153,6 +153,18 @@ class TestMeaning:
         assert (profile.name, profile.kv_tokens, profile.sequences_max, profile.context_tokens) == ("next", 50_000, 7, 16_384)
         assert (profile.cold_start.total_s, profile.law.base_s) == (34.0, 0.005)
         assert math.isclose(profile.law.per_kv_token_s, 3e-8)
+
+    def test_a_spread_is_inherited_and_steps_without_one_are_steady(self) -> None:
+        text = (
+            "profiles: {mine: {base: tiny, spread: {p5: 0.8, p95: 1.3, p99: 1.5}}, next: {base: mine, spread: {p99: 2}}}\n"
+            "pools: {c: {profile: next, engine: {kind: emulated}}, d: {profile: tiny, engine: {kind: emulated}}}\n"
+        )
+        spread = spec_of(text).pool("c").profile
+        assert spread is not None
+        assert spread.spread == StepSpread(p5=0.8, p95=1.3, p99=2.0)
+        steady = spec_of(text).pool("d").profile
+        assert steady is not None
+        assert steady.spread.steady
 
     def test_what_the_file_sets_says_so_and_only_what_is_inherited_has_the_bases_source(self) -> None:
         base = msgspec.structs.replace(
@@ -303,6 +315,14 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
         "16384",
         "inherited from tiny: set profiles.p.context to at most 100; ",
     ),
+    "a spread that falls": (
+        "profiles: {p: {base: tiny, spread: {p5: 0.8, p95: 0.9}}}\n",
+        5,
+        "profiles.p.spread",
+        "p90: 1, p95: 0.9",
+        "those left out are the base's, or 1",
+    ),
+    "no time at all": ("profiles: {p: {base: tiny, spread: {p5: 0}}}\n", 5, "profiles.p.spread.p5", "0", ""),
     "half a profile": ("profiles: {p: {base: tiny, cold_start: {weights: 16}}}\n", 5, "profiles.p.cold_start.weights", "16", "write 16GB"),
     "shipped name": ("profiles: {tiny: {base: tiny}}\n", 5, "profiles.tiny", 'second profile "tiny"', "base: tiny"),
     "same rank": ("tiers: {interactive: {}, x: {rank: 0, ttft: 1s, longest_wait: 1s}}\n", 5, "tiers.x.rank", "0", "interactive has it"),

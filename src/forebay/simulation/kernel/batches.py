@@ -9,7 +9,7 @@ from forebay.simulation.kernel.layout import DECODING, PREFILLING, WAITING, Worl
 from forebay.simulation.kernel.memory import replica_at, request_at, residue_at, share_at, slot_at, tier_at
 from forebay.simulation.kernel.numbers import ITL
 from forebay.simulation.kernel.outcomes import finished, first_token
-from forebay.simulation.kernel.runs import blocks_taken, elapsed_s, hungry_after, plan_run, steps_done
+from forebay.simulation.kernel.runs import blocks_taken, elapsed_s, hungry_after, plan_run, scatter, steps_done
 from forebay.simulation.kernel.sketches import observe, observe_run
 from forebay.simulation.kernel.trees import set_clock
 
@@ -238,6 +238,8 @@ def compose(fleet: World, row: int, start_s: float) -> None:
     if replica.waiting:
         left = _admit(fleet, row, left)
     plan_run(fleet, row, start_s, budget - left)
+    if fleet.factors_count:
+        scatter(fleet, row)
     set_clock(fleet, row)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.demand.arrays import CHUNK_ROWS
+from forebay.engine.spread import factors_of
 from forebay.simulation.kernel.numbers import BUCKETS, KINDS, RECENT_KINDS
 from forebay.simulation.values import Dispatch, FleetRules, Order, Queueing
 
@@ -45,9 +46,10 @@ REQUEST = _record(
 REPLICA = _record(
     "began_s ends_s step_s busy_s",
     "run_steps prefill steps decoding kv blocks_free joins preemptions worst_tokens outstanding chosen_seq streams waiting prefilling "
-    "waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed",
+    "waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed stream",
 )
-"""A run of ``run_steps`` equal batches began at ``began_s``; ``steps``, ``kv`` and ``blocks_free`` are as of then."""
+"""A run of ``run_steps`` equal batches began at ``began_s``; ``steps``, ``kv`` and ``blocks_free`` are as of then. ``stream``: the state of
+its chance."""
 
 COUNTERS = (
     "arrived arrived_prompt_tokens arrived_output_tokens completed completed_output_tokens shed cut retried "
@@ -69,6 +71,7 @@ KEY = _record("", "group row value")
 BUCKET = _record("", "count")
 SUM = _record("total_s most_s", "")
 BOUND = _record("upto_s", "")
+FACTOR = _record("of_law", "")
 HELD = _record("", "left held")
 LOG = _record("first_s finish_s", "preempted outcome row")
 READING = _record("busy_s", "waiting running blocks queued_tokens live_tokens preemptions spared_waiting spared_running spared_blocks")
@@ -116,6 +119,8 @@ class Fleet(NamedTuple):
     """(2, buckets): TTFT and TPOT since the last reset, tiers that aren't preemptible."""
     bounds: Records
     """(buckets,): the upper bound of each bucket, s."""
+    factors: Records
+    """(FACTORS,): what a step may take of the law's time, equally likely; empty where steps are steady."""
     scratch: Records
     """For sorting."""
     log: Records
@@ -133,7 +138,7 @@ WORLD = _record(
     "gateway_queues dispatch by_deadline queued_max posture groups_max tiers buckets "
     "waiting blocked unstarted in_flight listed listed_streams chosen_seq last_row "
     "seq place filled ended free_request free_group groups_free keys_mask old_keys_count "
-    "front_head front_tail freed rows leaves logged cut version " + " ".join(map(address_of, Fleet._fields[1:])),
+    "front_head front_tail freed rows leaves logged cut version factors_count " + " ".join(map(address_of, Fleet._fields[1:])),
 )
 
 
@@ -146,6 +151,7 @@ def attach(fleet: Fleet) -> Fleet:
     world["keys_mask"] = len(fleet.keys) - 1
     world["old_keys_count"] = len(fleet.old_keys)
     world["logged"] = len(fleet.log)
+    world["factors_count"] = len(fleet.factors)
     return fleet
 
 
@@ -178,6 +184,13 @@ def _promises(rules: FleetRules) -> Records:
     return tiers
 
 
+def _factors(rules: FleetRules) -> Records:
+    found = factors_of(rules.profile.spread)
+    table = np.zeros(len(found), FACTOR)
+    table["of_law"] = found
+    return table
+
+
 def allocate(rules: FleetRules, log: bool) -> Fleet:
     """An empty fleet with room for a few replicas and requests. Its trees and bounds are to be filled."""
     tiers, slots = len(rules.tiers), rules.profile.sequences_max
@@ -205,6 +218,7 @@ def allocate(rules: FleetRules, log: bool) -> Fleet:
         sums=np.zeros((tiers, KINDS), SUM),
         recent=np.zeros((RECENT_KINDS, BUCKETS), BUCKET),
         bounds=np.zeros(BUCKETS, BOUND),
+        factors=_factors(rules),
         scratch=np.zeros(slots + max(0, rules.capacity.sequences) + 2, HELD),
         log=np.zeros(1 if log else 0, LOG),
     )

@@ -7,15 +7,30 @@ blocks, which is after every step that is congruent to minus its ``base``: count
 
 import math
 
+from forebay.engine.spread import FACTORS, MIX_1, MIX_2, STRIDE
 from forebay.simulation.kernel.compiling import kernel
 from forebay.simulation.kernel.layout import World
-from forebay.simulation.kernel.memory import replica_at, residue_at, slot_at
+from forebay.simulation.kernel.memory import factor_at, replica_at, residue_at, slot_at
+
+_SIGNED_STRIDE, _SIGNED_MIX_1, _SIGNED_MIX_2 = (number - (1 << 64) for number in (STRIDE, MIX_1, MIX_2))
+"""The kernel counts in signed 64 bits, whose products have the same bits."""
 
 
 @kernel
 def step_s(fleet: World, decoding: int, kv: int, prefill: int) -> float:
     """As `engine.steptime.step_s`."""
     return float(fleet.base_s + fleet.per_sequence_s * decoding + fleet.per_kv_token_s * kv + fleet.per_prefill_token_s * prefill)
+
+
+@kernel
+def _next_place(fleet: World, row: int) -> int:
+    """As `engine.spread.Places.next`: shifting a signed number brings its sign along, which the masks take off."""
+    replica = replica_at(fleet, row)
+    replica.stream += _SIGNED_STRIDE
+    mixed = replica.stream
+    mixed = (mixed ^ ((mixed >> 30) & ((1 << 34) - 1))) * _SIGNED_MIX_1
+    mixed = (mixed ^ ((mixed >> 27) & ((1 << 37) - 1))) * _SIGNED_MIX_2
+    return int((mixed ^ ((mixed >> 31) & ((1 << 33) - 1))) & (FACTORS - 1))
 
 
 @kernel
@@ -96,3 +111,15 @@ def plan_run(fleet: World, row: int, start_s: float, prefill: int) -> None:
         steps = steps_within_blocks(fleet, row, first_end)
     replica.run_steps = steps
     replica.ends_s = start_s + elapsed_s(fleet, row, steps)
+
+
+@kernel
+def scatter(fleet: World, row: int) -> None:
+    """Where steps scatter, the run just planned is one step, and takes what is drawn, as in `engine.batch`."""
+    replica = replica_at(fleet, row)
+    if replica.run_steps:
+        factor = factor_at(fleet, _next_place(fleet, row)).of_law
+        without_prompts_s = step_s(fleet, replica.decoding, replica.kv, 0)
+        replica.step_s = without_prompts_s * factor + fleet.per_prefill_token_s * replica.prefill
+        replica.run_steps = 1
+        replica.ends_s = replica.began_s + replica.step_s
