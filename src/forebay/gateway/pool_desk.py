@@ -57,6 +57,10 @@ class Caller(Ticketed, Protocol):
         """Whether it goes elsewhere instead of being refused."""
         ...
 
+    def shut(self, effect: Refuse) -> None:
+        """The gateway ends before it does."""
+        ...
+
     def over_limit(self, over: OverCap) -> None:
         """Its team has as much as it may have: it does not even wait."""
         ...

@@ -23,6 +23,7 @@ RETRIES_MAX = 2
 ENGINE_RETRY_AFTER_S = 5.0
 """World seconds a client is asked to wait after engines failed its request."""
 HOSTS_MAX = 4096
+SHUT = "The gateway is shutting down and the time for its last answers is over. Please ask again."
 
 _RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
 
@@ -64,6 +65,19 @@ class Recovery(Ending, ABC):
     @abstractmethod
     def end(self, end: End, detail: str) -> None:
         """See `ports.ResponseSink`."""
+
+    def shut(self, effect: Refuse) -> None:
+        """The gateway ends before it does: said inside the answer where that has begun, and else as a refusal worth another try."""
+        if self._over:
+            return
+        if self._open:
+            self._truncate(SHUT)
+            return
+        self._drop_exchange()
+        self._forget_answer()
+        desk = self._context.desk
+        desk.abandon(self._pool, self, None, desk.clock.now_s())
+        self.refused(effect)
 
     def _send(self) -> None:
         url, request, body, pool = self._replica_url, self._request, self._body, self._pool

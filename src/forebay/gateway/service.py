@@ -19,12 +19,13 @@ from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
-from forebay.gateway import overflow
+from forebay.gateway import leaving, overflow
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import MODELS, Catalogue, no_model
 from forebay.gateway.desk import Desk
+from forebay.gateway.direct import Direct
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
@@ -48,7 +49,6 @@ from forebay.ports.upstream import Upstream
 from forebay.spec.types import Spec, Tier
 
 SWEEP_REAL_S = 1.0
-DRAIN_POLL_REAL_S = 0.05
 FORM_BYTES = 4096
 """What a form is taken for where tokens are estimated from bytes: those of sound and pictures say nothing."""
 READS = frozenset({b"GET", b"HEAD"})
@@ -123,15 +123,12 @@ class Gateway:
         await self.http.start_on(listening)
 
     async def drain(self) -> None:
-        """Accept no more connections, let what is inside end (at most ``limits.drain_s``), close."""
+        """Accept no more connections, let what is inside end (at most ``limits.drain_s``), tell the rest that it is cut, close."""
         self.draining = self.http.closing = True
         self.http.stop_listening()
-        deadline_s = self.clock.now_s() + self.limits.drain_s
-        self._emit("gateway_drain", f"{self.desk.live} requests are inside")
-        # What was written last is still on its way to slow clients when the engines are done.
-        while (self.desk.live or self._light.live or self.http.unsent_bytes()) and self.clock.now_s() < deadline_s:
-            await self.clock.sleep_until(min(deadline_s, self.clock.now_s() + DRAIN_POLL_REAL_S * self.speed))
-        self._emit("gateway_drained", f"{self.desk.live} requests were cut")
+        self._emit("gateway_drain", f"{leaving.live(self)} requests are inside")
+        await leaving.until_empty(self, self.clock.now_s() + self.limits.drain_s)
+        self._emit("gateway_drained", f"{await leaving.cut(self)} requests were cut")
         await self.close()
 
     async def close(self) -> None:
@@ -173,6 +170,11 @@ class Gateway:
     def snapshot(self) -> Snapshot:
         """Lanes, what is in flight, and counters, now."""
         return Snapshot(self.name, self.clock.now_s(), self._roster.term, self._roster.version, self.desk.loads())
+
+    @property
+    def direct(self) -> set[Direct]:
+        """Requests inside that need no permit."""
+        return self._light.live
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
