@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, Snapshot
+from forebay.domain.roster import Ack, Bye, FromGateway, Heard, Hello, Roster, Snapshot, ToGateway
 
 LINE_BYTES_MAX = 4 * 2**20
 UNSENT_BYTES_MAX = 4 * 2**20
@@ -23,10 +23,16 @@ Listener = Callable[[FromGateway], None]
 
 
 class Channel:
-    """Owns the connections; what comes up is handed to ``on_message``, a lost gateway's name to ``on_lost``."""
+    """Owns the connections; what comes up is handed to ``on_message``, a lost gateway's name to ``on_lost``.
 
-    def __init__(self, on_message: Listener, on_lost: Callable[[str], None]) -> None:
+    ``answer``: what a gateway is told for each snapshot, if anything.
+    """
+
+    def __init__(
+        self, on_message: Listener, on_lost: Callable[[str], None], answer: Callable[[Snapshot], Heard | None] = lambda _: None
+    ) -> None:
         self._on_message = on_message
+        self._answer = answer
         self._on_lost = on_lost
         self._roster: Roster | None = None
         self._decoder = msgspec.json.Decoder(FromGateway)
@@ -92,7 +98,10 @@ class Channel:
                 self._writers[writer] = ""
             case Ack() | Snapshot():
                 self._on_message(message)
+                answer = self._answer(message) if isinstance(message, Snapshot) else None
+                if answer is not None:
+                    self._send(writer, _line(answer))
 
 
-def _line(roster: Roster) -> bytes:
-    return msgspec.json.encode(roster) + b"\n"
+def _line(value: ToGateway) -> bytes:
+    return msgspec.json.encode(value) + b"\n"

@@ -21,8 +21,10 @@ CapacityOf = Callable[[Pool, EngineSignals], Capacity]
 class Rosters:
     """Makes rosters under one leader's term; the newest is ``current``."""
 
-    def __init__(self, term: int, lease_s: float, capacity_of: CapacityOf) -> None:
-        self.current = Roster(term, 0, lease_s, ())
+    def __init__(self, term: int, lease_s: float, capacity_of: CapacityOf, holder: Callable[[str], str] | None = None) -> None:
+        """``holder``: the gateway that a replica is leased to; None: there are no leases."""
+        self.current = Roster(term, 0, lease_s, (), leased=holder is not None)
+        self._holder = holder
         self._outbid = False
         self._capacity_of = capacity_of
         self._capacities: dict[str, Capacity] = {}
@@ -43,7 +45,7 @@ class Rosters:
 
     def _pool(self, ward: Ward, leaving: frozenset[str], now_s: float) -> RosterPool:
         replicas = tuple(
-            RosterReplica(view.id, view.url, self._capacity(ward, view.id))
+            RosterReplica(view.id, view.url, self._capacity(ward, view.id), "" if self._holder is None else self._holder(view.id))
             for view in ward.views
             if view.state is ReplicaState.READY and view.id not in leaving
         )

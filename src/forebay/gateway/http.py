@@ -44,6 +44,8 @@ class HttpServer(Intake):
         self.spread = spread
         self.connections: set[ClientConnection] = set()
         self.tls = tls
+        self.by_peer = False
+        """Only other gateways connect: what they send is counted where it came in."""
         self.closing = False
         """No connection is kept alive any more."""
         self._server: asyncio.Server | None = None
@@ -111,6 +113,7 @@ class ClientConnection(asyncio.Protocol):
         "_server",
         "_since",
         "_unread",
+        "by_peer",
         "reply",
         "request",
         "transport",
@@ -121,6 +124,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
+        self.by_peer = server.by_peer
         self._reader = RequestReader(server)
         self._seen: SeenHead | None = None
         self._unread = b""

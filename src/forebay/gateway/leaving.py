@@ -26,7 +26,7 @@ class Leaver(Protocol):
 
     clock: Clock
     desk: Desk
-    http: HttpServer
+    servers: list[HttpServer]
 
     @property
     def direct(self) -> set[Direct]:
@@ -47,7 +47,7 @@ async def until_empty(gateway: Leaver, deadline_s: float) -> None:
     """Wait until nothing is inside and clients have taken all that was written, or until ``deadline_s`` (world seconds)."""
     clock = gateway.clock
     # What was written last is still on its way to slow clients when the engines are done.
-    while (live(gateway) or gateway.http.unsent_bytes()) and clock.now_s() < deadline_s:
+    while (live(gateway) or any(server.unsent_bytes() for server in gateway.servers)) and clock.now_s() < deadline_s:
         await clock.sleep_until(min(deadline_s, clock.now_s() + POLL_REAL_S * clock.speed))
 
 
@@ -56,7 +56,8 @@ async def cut(gateway: Leaver) -> int:
     inside = live(gateway)
     if not inside:
         return 0
-    gateway.http.handle = gateway.http.handle_large = lambda connection, _: _too_late(gateway, connection)
+    for server in gateway.servers:
+        server.handle = server.handle_large = lambda connection, _: _too_late(gateway, connection)
     effect = Refuse(0, Refusal.SHUTTING_DOWN, RETRY_AFTER_REAL_S * gateway.clock.speed)
     pools = (*gateway.desk.pools.values(), *gateway.desk.spills)
     # Those that wait go first: a permit that ends must not start one of them.

@@ -11,7 +11,8 @@ import random
 import msgspec
 
 from forebay.domain.events import Event
-from forebay.domain.roster import Bye, FromGateway, Hello, Roster
+from forebay.domain.roster import Bye, FromGateway, Heard, ToGateway
+from forebay.gateway.peering import hello
 from forebay.gateway.service import Gateway
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
@@ -36,8 +37,9 @@ class Link:
         self._host = host
         self._port = port
         self._encoder = msgspec.json.Encoder()
-        self._decoder = msgspec.json.Decoder(Roster)
+        self._decoder = msgspec.json.Decoder(ToGateway)
         self._writer: asyncio.StreamWriter | None = None
+        self._greeted_s = 0.0
 
     async def run(self) -> None:
         """Keep one connection for as long as the gateway lives."""
@@ -65,7 +67,9 @@ class Link:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
-        await self._send(writer, Hello(self._gateway.name))
+        gateway = self._gateway
+        self._greeted_s = self._clock.now_s()
+        await self._send(writer, hello(gateway.name, gateway.url, gateway.peering))
         reporting = asyncio.ensure_future(self._report(writer))
         taking = asyncio.ensure_future(self._take(reader, writer))
         try:
@@ -79,7 +83,14 @@ class Link:
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await _line(reader):
-            ack = self._gateway.apply(self._decoder.decode(line))
+            message = self._decoder.decode(line)
+            if isinstance(message, Heard):
+                if self._gateway.peering is not None:
+                    self._gateway.peering.heard(message)
+                continue
+            ack = self._gateway.apply(message)
+            if self._gateway.peering is not None:  # at the latest, what answers the greeting
+                self._gateway.peering.renewed(self._greeted_s, message.lease_s)
             if not self.connected:
                 self.connected = True
                 self._emit("controller_found", f"roster of term {ack.term}, version {ack.version}")

@@ -192,6 +192,10 @@ class Gauges(Protocol):
         """``(pool, prompt tokens foreseen to be cached, those that engines told were)``."""
         ...
 
+    def forwarded(self) -> Iterable[tuple[str, str, int]]:
+        """Requests sent on to other gateways, by pool and gateway."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -281,6 +285,12 @@ class GatewayCollector(Collector):
             foreseen.add_metric([pool], foreseen_tokens)
             cached.add_metric([pool], cached_tokens)
         yield from (foreseen, cached)
+        forwarded = CounterMetricFamily(
+            "forebay_forwarded", "Requests forwarded to another gateway, which meters them.", labels=["pool", "gateway"]
+        )
+        for pool, gateway, count in self._gauges.forwarded():
+            forwarded.add_metric([pool, gateway], count)
+        yield forwarded
         yield GaugeMetricFamily("forebay_client_connections", "Open client connections.", value=self._gauges.connections())
         yield GaugeMetricFamily("forebay_bodies_bytes", "Request bodies held.", value=self._gauges.bodies_bytes())
 

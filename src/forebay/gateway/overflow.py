@@ -5,6 +5,7 @@ Other people's engines are a pool like any other here, but with an admission tha
 """
 
 from collections.abc import Mapping
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -15,6 +16,7 @@ from forebay.admission.overflow import Rung
 from forebay.admission.spill import SpillAdmission
 from forebay.domain.shape import Shape
 from forebay.gateway.desk import Desk
+from forebay.gateway.heads import HeadFacts
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.spec.types import EngineKind, Pool, Spec, Spill, Team
 
@@ -45,8 +47,26 @@ class Way(msgspec.Struct, frozen=True):
         )
 
 
+class Peers(Protocol):
+    """The other gateways."""
+
+    forwarded: dict[tuple[str, str], int]
+    """Requests by pool and gateway."""
+
+    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> PoolDesk | None:
+        """Where a request of this shape is forwarded to that waits in ``pool``, if anywhere; not to one that it has ``left``."""
+        ...
+
+    def hop_lines(self, facts: HeadFacts, patience_s: float) -> bytes:
+        """Header lines that go with it."""
+        ...
+
+
 class Ways:
     """Of one pool, in order."""
+
+    peers: Peers | None = None
+    """Where there are several gateways: they come before any other way."""
 
     def __init__(self, ways: tuple[Way, ...], teams: Mapping[str, Team]) -> None:
         self._ways = ways

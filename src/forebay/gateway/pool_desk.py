@@ -105,6 +105,7 @@ class PoolDesk:
         "model",
         "name",
         "outliers",
+        "peer",
         "roster",
         "roster_at_s",
         "routed",
@@ -125,6 +126,8 @@ class PoolDesk:
         """What comes before the path of a request, and header lines of the pool's own: for other people's engines."""
         self.foreign = False
         """Its engines are other people's."""
+        self.peer = ""
+        """It is another gateway's, of this name."""
         self.ways: Ways | None = None
         """Out of the pool."""
         self.calls: dict[int, Caller] = {}

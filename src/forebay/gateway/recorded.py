@@ -12,9 +12,11 @@ from forebay.gateway.call import CallState
 from forebay.gateway.desk import Desk
 from forebay.gateway.meters import Outcome
 from forebay.gateway.records import WHY_CHARS_MAX, Place, Record
+from forebay.ports.upstream import ResponseHead
 
 PLACES_MAX = 4096
 """Pairs of pool and replica whose header lines are remembered."""
+_PLACE_NAMES = frozenset({b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica"})
 _NO_FIELD = re.compile(rb"[^\x21-\x7e]")
 _COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _SHED = Outcome.SHED
@@ -27,6 +29,12 @@ def _lines(pool: str, replica: str) -> bytes:
     lines = [(b"x-forebay-pool", pool), (b"x-forebay-replica", replica)]
     told = [b"%b: %b\r\n" % (name, _NO_FIELD.sub(b"?", value.encode())) for name, value in lines if value]
     return b"".join(told) + b"x-forebay-queue-ms: "
+
+
+def told_by_peer(gateway: str, head: ResponseHead | None) -> bytes:
+    """The header lines of an answer that another gateway gave: its name, and its own words."""
+    told = [line for line in head.headers if line[0] in _PLACE_NAMES] if head is not None else []
+    return b"".join([b"%b: %b\r\n" % line for line in ((b"x-forebay-gateway", gateway.encode()), *told)])
 
 
 class Recorded(CallState, ABC):
@@ -55,6 +63,8 @@ class Recorded(CallState, ABC):
 
     def _place(self) -> bytes:
         """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
+        if self._pool.peer:
+            return told_by_peer(self._pool.peer, self._answer)
         return b"%b%d\r\n" % (_lines(self._pool.name, self._replica), self._queue_s * 1000 / self._context.speed)
 
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:

@@ -59,6 +59,10 @@ class Recovery(Ending, ABC):
         """See `desk.Caller`."""
 
     @abstractmethod
+    def _hop_lines(self) -> bytes:
+        """Header lines for another gateway."""
+
+    @abstractmethod
     def head(self, head: ResponseHead) -> None:
         """See `ports.ResponseSink`."""
 
@@ -86,7 +90,7 @@ class Recovery(Ending, ABC):
             self._target,
             _host(url),
             request.facts.forwarded,
-            pool.head,
+            pool.head if not pool.peer else self._hop_lines(),
             self._request_id,
             len(body),
             body,

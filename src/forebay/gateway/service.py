@@ -9,23 +9,19 @@ import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from forebay.admission.outcomes import jittered
-from forebay.admission.outliers import Effect as Ejection
-from forebay.admission.outliers import Eject, Readmit
 from forebay.admission.prefixes import Prefix, prefix_of
-from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
-from forebay.gateway import leaving, overflow
+from forebay.gateway import hops, leaving, overflow
 from forebay.gateway.answers import JSON, ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import MODELS, Catalogue, no_model
 from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
+from forebay.gateway.duties import Duties
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
@@ -33,6 +29,7 @@ from forebay.gateway.large import call_for
 from forebay.gateway.light import Light
 from forebay.gateway.meters import TierMeter, registry
 from forebay.gateway.peek import form_peek, peek_for
+from forebay.gateway.peering import Peering
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.prober import Prober
 from forebay.gateway.recorded import live
@@ -55,7 +52,7 @@ READS = frozenset({b"GET", b"HEAD"})
 _QUERY = b"?"[0]
 
 
-class Gateway:
+class Gateway(Duties):
     """One process's data path. ``chance`` jitters Retry-After; every time is the ``clock``'s."""
 
     def __init__(
@@ -95,6 +92,11 @@ class Gateway:
         self._prober = Prober(upstream)
         self._truncations = 0
         self._truncation = ("", "")
+        self.url = ""
+        """Where other gateways reach this one."""
+        self.peering: Peering | None = None
+        """From the first roster under leases on."""
+        self.servers = [self.http]
         self._light = Light(self)
         self.holders = self._light.holders
         self.records = Records(clock, partial(live, self.desk))
@@ -102,7 +104,7 @@ class Gateway:
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.http)
+        self.shown = Shown(self.desk, self.servers)
         self._registry = registry(self._meters, self.shown)
         self._gets: dict[bytes, Callable[[ClientConnection, Request], None]] = {
             b"/health": self._health,
@@ -122,10 +124,16 @@ class Gateway:
         self._sweep_later()
         await self.http.start_on(listening)
 
+    async def take_hops_on(self, listening: socket.socket | None, host: str = "127.0.0.1") -> None:
+        """Be reachable for other gateways, on a socket that is open already or on a free port of ``host``; before the link is begun."""
+        self.url = await hops.listen(self, listening, host)
+
     async def drain(self) -> None:
         """Accept no more connections, let what is inside end (at most ``limits.drain_s``), tell the rest that it is cut, close."""
-        self.draining = self.http.closing = True
-        self.http.stop_listening()
+        self.draining = True
+        for server in self.servers:
+            server.closing = True
+            server.stop_listening()
         self._emit("gateway_drain", f"{leaving.live(self)} requests are inside")
         await leaving.until_empty(self, self.clock.now_s() + self.limits.drain_s)
         self._emit("gateway_drained", f"{await leaving.cut(self)} requests were cut")
@@ -133,11 +141,15 @@ class Gateway:
 
     async def close(self) -> None:
         """Close at once: clients that are still served see a reset."""
-        self.draining = self.http.closing = True
+        self.draining = True
+        if self.peering is not None:
+            self.peering.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        self.http.close()
+        for server in self.servers:
+            server.closing = True
+            server.close()
         await self._prober.close()
         await self.upstream.close()
         self.desk.close()
@@ -154,7 +166,12 @@ class Gateway:
         present = self._roster
         if (roster.term, roster.version) > (present.term, present.version):
             self._roster = roster
-            self.desk.apply(roster.pools)
+            if roster.leased and self.peering is None:
+                self.peering = Peering(self)
+            if self.peering is None:
+                self.desk.apply(roster.pools)
+            else:
+                self.peering.apply(roster)
             urls = frozenset(replica.url for pool in roster.pools for replica in pool.replicas)
             for url in self._urls - urls:
                 self.upstream.forget(url)
@@ -179,40 +196,6 @@ class Gateway:
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
         self.shown.check(len(self._light.live))
-
-    # -- what calls ask of it (`context.Context`) ------------------------------------------------------------------------------
-
-    def spread(self, error: ErrorReply) -> ErrorReply:
-        """Clients obey ``Retry-After`` exactly: told the same, they would all come back at one instant."""
-        if error.retry_after_s is None:
-            return error
-        return msgspec.structs.replace(error, retry_after_s=jittered(error.retry_after_s, self.chance.random()))
-
-    def serves(self, url: str) -> bool:
-        """Whether the present roster has a replica there."""
-        return url in self._urls
-
-    def truncated(self, pool: str, why: str) -> None:
-        """A stream was broken off; told once a sweep, however many there were."""
-        self._truncations += 1
-        self._truncation = (pool, why)
-
-    def abort_by_id(self, url: str, path: bytes, request_id: bytes) -> None:
-        """Tell an engine that doesn't notice that a request is over."""
-        self._prober.abort(url, path, request_id)
-
-    def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
-        """The text of tokens, as an engine tells it."""
-        self._prober.detokenize(url, model, ids, done)
-
-    def _on_ejection(self, pool: PoolDesk, effect: Ejection) -> None:
-        if isinstance(effect, Eject):
-            self._emit("replica_ejected", f"{effect.replica} for {effect.for_s:g} s: {effect.why}", pool.name)
-        elif isinstance(effect, Readmit):
-            self._emit("replica_readmitted", f"{effect.replica} answers again", pool.name)
-        else:
-            url = next((replica.url for replica in pool.roster.replicas if replica.id == effect.replica), "")
-            self._prober.probe(url, pool.model, lambda well: self.desk.probed(pool, effect.replica, well))
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -385,9 +368,6 @@ class Gateway:
             pool, why = self._truncation
             self._emit("streams_truncated", f"{self._truncations} streams were broken off; the last: {why}", pool)
             self._truncations = 0
-
-    def _emit(self, kind: str, message: str, pool: str = "") -> None:
-        self._sink.emit(Event(kind, self.clock.now_s(), self.clock.wall_s(), pool, message, {"gateway": self.name}))
 
 
 def _shown(raw: bytes) -> str:
