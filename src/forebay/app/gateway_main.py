@@ -13,12 +13,24 @@ from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
 from forebay.app.certificates import Certificate
 from forebay.app.files import check_ready_file, saved_spec, write_value
+from forebay.app.gateway_names import gateway_name, ready_marker
 from forebay.domain.errors import BadInput
 from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
+from forebay.spec.formats import parse_listen, write_listen
 from forebay.spec.types import Listen, Spec
 
-NAME = "gateway-0"
+NAME = gateway_name(0)
+READY_POLL_S = 0.02
+
+
+class Joining(msgspec.Struct, frozen=True):
+    """How a gateway alone belongs to others."""
+
+    name: str
+    controller: Listen
+    hops: socket.socket
+    """Where the others forward to."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -34,10 +46,25 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     process.end_with_the_lifeline()
     host, _, port = arguments.channel.rpartition(":")
     certificate = Certificate(spec.tls) if spec.tls is not None else None
-    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, certificate.context if certificate else None)
-    link = gateway_wiring.gateway_link(system, host, int(port))
+    system = gateway_wiring.gateway(spec, process.world_clock(arguments), arguments.name, certificate.context if certificate else None)
+    if arguments.hops_fd is not None:
+        await system.gateway.take_hops_on(process.inherited(arguments.hops_fd))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
-    marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
+    marking = asyncio.create_task(_mark_ready(arguments.state / ready_marker(arguments.name), system.gateway, spec), name="ready marker")
+    await _linked(system, host, int(port), certificate, stop, marking)
+    return 0
+
+
+async def _linked(
+    system: gateway_wiring.GatewaySystem,
+    host: str,
+    port: int,
+    certificate: Certificate | None,
+    stop: asyncio.Event,
+    marking: asyncio.Task[None],
+) -> None:
+    """Serve by the rosters of the controller at ``host``:``port`` until told to stop; drain, and say goodbye."""
+    link = gateway_wiring.gateway_link(system, host, port)
     linking = asyncio.create_task(link.run(), name="link")
     watching = _watching(certificate)
     await stop.wait()
@@ -47,6 +74,26 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     await link.goodbye()
     linking.cancel()
     await asyncio.gather(linking, marking, watching, return_exceptions=True)
+
+
+async def _joined(spec: Spec, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None, join: Joining) -> int:
+    stop = process.stop_event()
+    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), join.name, certificate.context if certificate else None)
+    await system.gateway.take_hops_on(join.hops)
+    await system.gateway.start_on(opened)
+    url = listening.url(opened, certificate is not None)
+    print(
+        f"forebay: gateway {url}, forwarded to at {system.gateway.url}, joins {write_listen(join.controller)}", file=sys.stderr, flush=True
+    )
+
+    async def say_ready() -> None:
+        while not system.gateway.pools_served():
+            await asyncio.sleep(READY_POLL_S)
+        if ready_file is not None:
+            write_value(ready_file, Ready(url, os.getpid()))
+
+    marking = asyncio.create_task(say_ready(), name="ready file")
+    await _linked(system, join.controller.host, join.controller.port, certificate, stop, marking)
     return 0
 
 
@@ -54,13 +101,14 @@ async def _mark_ready(marker: Path, gateway: Gateway, spec: Spec) -> None:
     """Leave the marker once each pool that keeps replicas has one, so that the first request needs no cold start."""
     needed = {pool.name for pool in spec.pools if pool.scaling.min_replicas > 0}
     while not needed <= gateway.pools_served():
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(READY_POLL_S)
     write_value(marker, Ready("", os.getpid()))
 
 
 def main() -> int:
     """The process under the supervisor; the exit code."""
-    arguments = process.parser("gateway", ("gateway",))
+    arguments = process.parser("gateway", ("gateway",), ("hops",))
+    arguments.add_argument("--name", default=NAME)
     arguments.add_argument("--channel", required=True)
     parsed = arguments.parse_args()
     return process.run(lambda: _under_supervisor(parsed))
@@ -94,21 +142,54 @@ def _say(words: str) -> None:
     print(f"forebay: {words}", file=sys.stderr, flush=True)
 
 
-def standalone(path: Path, *, host: str | None = None, port: int | None = None, ready_file: Path | None = None) -> int:
-    """A gateway alone over pools that attach; the exit code. Raises BadInput where a pool starts its engines."""
+def standalone(
+    path: Path,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    ready_file: Path | None = None,
+    join: str | None = None,
+    hops: str | None = None,
+    name: str | None = None,
+) -> int:
+    """A gateway alone over pools that attach, or one that joins the controller at ``join``; the exit code.
+
+    Raises BadInput where it joins nobody and a pool starts its engines.
+    """
     spec = config.load(path)
     starting = [pool.name for pool in spec.pools if pool.engine.kind != "attach"]
-    if starting:
+    if starting and join is None:
         raise BadInput(
             f"{path}: pools {', '.join(starting)} start their engines, which `forebay gateway` does not do; "
-            "give them `attach: [http://host:port]`, or use `forebay up`"
+            "give them `attach: [http://host:port]`, use `forebay up`, or `--join` the controller that starts them"
         )
     check_ready_file(ready_file)
     certificate = Certificate(spec.tls) if spec.tls is not None else None
     listen = Listen(host or spec.gateway.host, spec.gateway.port if port is None else port)
     opened = listening.opened("--port" if port is not None else "gateway", listen)
     opened.setblocking(False)
+    if join is not None:
+        joining = _joining(join, hops, name)
+        return process.run(lambda: _joined(spec, opened, certificate, ready_file, joining))
     return process.run(lambda: _standalone(spec, opened, certificate, ready_file))
+
+
+def _joining(join: str, hops: str | None, name: str | None) -> Joining:
+    controller = _address("--join", join)
+    own = Listen(listening.own_host(controller), 0) if hops is None else _address("--hops", hops)
+    taken = listening.opened("--hops", own)
+    taken.setblocking(False)
+    return Joining(name or socket.gethostname(), controller, taken)
+
+
+def _address(option: str, text: str) -> Listen:
+    try:
+        listen = parse_listen(text)
+    except ValueError as error:
+        raise BadInput(f"{option}: found {text!r}; allowed: host:port, such as 10.0.0.5:8082{f'; {error}' if str(error) else ''}") from None
+    if listen.host in listening.ANY_HOSTS:
+        raise BadInput(f"{option}: found {text!r}; allowed: an address by which other machines reach it; any address is none")
+    return listen
 
 
 if __name__ == "__main__":

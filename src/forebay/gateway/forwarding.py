@@ -82,7 +82,7 @@ class Forwarding:
             usable = name == pool.name and place.told.replicas and place.desk.name not in left and admission.room(shape, now_s)
             if usable and (best is None or place.wait_s < best.wait_s):
                 best = place
-        if best is None or (pool.routed and self._wait_s(pool, now_s) <= best.wait_s + GAIN_S):
+        if best is None or (pool.routed and self._wait_s(pool, shape, now_s) <= best.wait_s + GAIN_S):
             return None
         best.sent_tokens += shape.total_tokens
         key = (pool.name, best.desk.peer)
@@ -98,10 +98,11 @@ class Forwarding:
             lines += b"x-forebay-deadline: %d\r\n" % max(1, round(patience_s * 1000))
         return lines
 
-    def _wait_s(self, pool: PoolDesk, now_s: float) -> float:
+    def _wait_s(self, pool: PoolDesk, shape: Shape, now_s: float) -> float:
+        """What waits here, but for the request itself."""
         pace = sum(replica.capacity.decode_tokens_per_s for replica in pool.roster.replicas if replica.id in pool.routed)
         tokens = sum(lane.waiting_tokens for lane in pool.admission.load(now_s)[0])
-        return tokens / pace if pace > 0 else 0.0
+        return max(0, tokens - shape.total_tokens) / pace if pace > 0 else 0.0
 
     def _made(self, pool: PoolDesk, peer: Peer) -> PoolDesk:
         engine = EngineKind("attach", attach=(peer.url,), metrics="llamacpp", continues=False)

@@ -35,7 +35,7 @@ async def listen(gateway: Taker, listening: socket.socket | None, host: str) -> 
         return f"http://{host}:{await server.start(host, 0)}"
     await server.start_on(listening)
     own_host, port = listening.getsockname()[:2]
-    return f"http://{host if own_host in {'0.0.0.0', '::'} else own_host}:{port}"
+    return f"http://{f'[{own_host}]' if ':' in own_host else own_host}:{port}"
 
 
 def _admitted(gateway: Taker, connection: ClientConnection, request: Request) -> bool:
