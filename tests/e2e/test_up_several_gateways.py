@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import urllib.request
 
 import psutil
 import pytest
@@ -148,3 +149,42 @@ def test_both_serve_on_while_the_controller_is_gone(fleet, wait_until):
     assert sum(meanwhile.values()) == 12
     wait_until(lambda: fleet.status()["term"] > term, "the next controller")
     wait_until(lambda: holders(fleet) == had, "everybody to have what it had")
+
+
+def own_address(process, shared):
+    """Where a gateway alone is reached: its metrics are there."""
+    (port,) = {one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN} - {shared}
+    return f"http://127.0.0.1:{port}"
+
+
+def counted(address, name, **labels):
+    """The sum of a metric's samples."""
+    with urllib.request.urlopen(f"{address}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    rows = [line for line in lines if line.startswith(name + "{") and all(f'{key}="{value}"' in line for key, value in labels.items())]
+    return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
+
+
+def test_one_replica_serves_what_comes_in_at_both_and_everything_is_counted_once(up, wait_until):
+    fleet = up(CONFIG.replace("{min: 2, max: 2,", "{min: 1, max: 1,")).until_ready()
+    (holder,) = wait_until(lambda: [name for name in holders(fleet).values() if name], "the lease")
+
+    async def main():
+        answered = collections.Counter()
+        async with fleet.client() as client:
+            for _ in range(20):
+                answered += await asked(client, 8)
+                if {gateway for _, gateway in answered} == {"", holder}:
+                    return answered, await fleet.stream(client, 20)
+        raise AssertionError(f"nothing came in at the other one: {answered}")
+
+    answered, stream = asyncio.run(main())
+    assert stream.whole
+    total = sum(answered.values()) + 1
+    shared = int(fleet.gateway.rpartition(":")[2])
+    addresses = [own_address(process, shared) for process in gateways(fleet).values()]
+    completed = [counted(address, "forebay_requests_total", outcome="completed") for address in addresses]
+    assert sorted(completed) == [0, total], "metered where it was answered"
+    assert sum(counted(address, "forebay_output_tokens_total") for address in addresses) == 5 * (total - 1) + 20
+    moved = sum(counted(address, "forebay_forwarded_total", gateway=holder) for address in addresses)
+    assert moved >= sum(count for (_, gateway), count in answered.items() if gateway)
