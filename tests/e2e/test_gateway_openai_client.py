@@ -368,3 +368,33 @@ def test_sigterm_lets_a_stream_end_and_exits_well(client, system):
     assert gateway.wait(WAIT_S) == 0
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/health", timeout=1)
+
+
+def test_a_stream_that_is_open_when_the_drain_is_over_gets_an_error_and_what_waits_a_503(tmp_path):
+    """A gateway of its own with one slot and a second to drain: what is inside then is told so, in words the client knows."""
+    emulator = ("forebay.emulator", "--model", MODEL, "--speed", "1")
+    with process(tmp_path / "engines.json", *emulator) as (_, engines):
+        config = tmp_path / "forebay.yaml"
+        text = CONFIG.format(urls=json.dumps(engines["urls"])).replace("speed: 20", "speed: 1\nlimits: {drain: 1s}")
+        profile = "    profile: one\nprofiles:\n  one: {base: llama-3.1-8b-h100, sequences: 1}\n"
+        config.write_text(text.replace("teams:", profile + "teams:"))
+        with process(tmp_path / "gateway.json", "forebay.cli.main", "gateway", "-c", str(config), "--port", "0") as (gateway, told):
+            asyncio.run(_cut_off(told["gateway"], gateway))
+            assert gateway.wait(WAIT_S) == 0
+
+
+async def _cut_off(url, gateway):
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client:
+        stream = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=6000, stream=True)
+        await anext(stream)
+        waiting = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=10))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        gateway.send_signal(signal.SIGTERM)
+        with pytest.raises(openai.APIError, match="shutting down"):
+            async for _ in stream:
+                pass
+        with pytest.raises(openai.InternalServerError) as refused:
+            await waiting
+        assert (refused.value.status_code, refused.value.code) == (503, "shutting_down")
+        assert "retry-after" in refused.value.response.headers

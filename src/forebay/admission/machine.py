@@ -28,7 +28,6 @@ from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
 
 
-
 class Admission:
     """Lanes, permits and refusals of one pool.
 

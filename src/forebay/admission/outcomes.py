@@ -33,6 +33,8 @@ class Refusal(StrEnum):
     """Its team has as much as it may have (`quotas`)."""
     NO_REPLICAS = "no_replicas"
     """No replica can serve it, and none became ready in time."""
+    SHUTTING_DOWN = "shutting_down"
+    """The gateway ended before it was answered."""
 
 
 class Shortage(StrEnum):
@@ -96,6 +98,9 @@ ANSWERS: dict[Refusal, Answer] = {
     Refusal.OVER_LIMIT: Answer(429, _BUSY, _BUSY, "This team is at its limit."),
     Refusal.NO_REPLICAS: Answer(
         503, "service_unavailable", "no_replicas", "No replica of this model can serve this request now. Please retry later."
+    ),
+    Refusal.SHUTTING_DOWN: Answer(
+        503, "service_unavailable", "shutting_down", "This gateway is shutting down. Please retry after the time given in Retry-After."
     ),
 }
 

@@ -16,15 +16,27 @@ from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
 from forebay.app.certificates import Certificate
 from forebay.app.files import check_ready_file, save_spec, saved_spec, state_folder, write_value
+from forebay.app.gateway_names import gateway_name, ready_marker
 from forebay.app.gateway_wiring import GatewaySystem
 from forebay.app.own_ledger import OwnLedger
 from forebay.app.reloading import Reloader
 from forebay.domain.errors import BadInput
 from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
+from forebay.spec.formats import parse_listen, write_listen
 from forebay.spec.types import Listen, Spec
 
-NAME = "gateway-0"
+NAME = gateway_name(0)
+READY_POLL_S = 0.02
+
+
+class Joining(msgspec.Struct, frozen=True):
+    """How a gateway alone belongs to others."""
+
+    name: str
+    controller: Listen
+    hops: socket.socket
+    """Where the others forward to."""
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -40,13 +52,29 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     process.end_with_the_lifeline()
     host, _, port = arguments.channel.rpartition(":")
     certificate = Certificate(spec.tls) if spec.tls is not None else None
-    system = gateway_wiring.gateway(spec, process.world_clock(arguments), NAME, arguments.state, _context(certificate), _say)
-    link = gateway_wiring.gateway_link(system, host, int(port))
+    system = gateway_wiring.gateway(spec, process.world_clock(arguments), arguments.name, arguments.state, _context(certificate), _say)
+    if arguments.hops_fd is not None:
+        await system.gateway.take_hops_on(process.inherited(arguments.hops_fd))
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     process.settle()
-    marking = asyncio.create_task(_mark_ready(arguments.state / "gateway.ready", system.gateway, spec), name="ready marker")
-    linking = asyncio.create_task(link.run(), name="link")
+    marking = asyncio.create_task(_mark_ready(arguments.state / ready_marker(arguments.name), system.gateway, spec), name="ready marker")
     reloading = _reloading(arguments.config, system, lambda spec: save_spec(spec, arguments.state))
+    await _linked(system, host, int(port), certificate, stop, marking, reloading)
+    return 0
+
+
+async def _linked(
+    system: GatewaySystem,
+    host: str,
+    port: int,
+    certificate: Certificate | None,
+    stop: asyncio.Event,
+    marking: asyncio.Task[None],
+    reloading: "asyncio.Future[None]",
+) -> None:
+    """Serve by the rosters of the controller at ``host``:``port`` until told to stop; drain, and say goodbye."""
+    link = gateway_wiring.gateway_link(system, host, port)
+    linking = asyncio.create_task(link.run(), name="link")
     watching = _watching(certificate)
     await stop.wait()
     marking.cancel()
@@ -57,6 +85,30 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     system.gateway.metering.leave()
     linking.cancel()
     await asyncio.gather(linking, marking, watching, reloading, return_exceptions=True)
+
+
+async def _joined(
+    path: Path, spec: Spec, state: Path, opened: socket.socket, certificate: Certificate | None, ready_file: Path | None, join: Joining
+) -> int:
+    stop = process.stop_event()
+    system = gateway_wiring.gateway(spec, LoopClock(spec.speed), join.name, state, _context(certificate), _say)
+    await system.gateway.take_hops_on(join.hops)
+    await system.gateway.start_on(opened)
+    process.settle()
+    url = listening.url(opened, certificate is not None)
+    print(
+        f"forebay: gateway {url}, forwarded to at {system.gateway.url}, joins {write_listen(join.controller)}", file=sys.stderr, flush=True
+    )
+
+    async def say_ready() -> None:
+        while not system.gateway.pools_served():
+            await asyncio.sleep(READY_POLL_S)
+        if ready_file is not None:
+            write_value(ready_file, Ready(url, os.getpid()))
+
+    marking = asyncio.create_task(say_ready(), name="ready file")
+    reloading = _reloading(path, system, lambda _: None)
+    await _linked(system, join.controller.host, join.controller.port, certificate, stop, marking, reloading)
     return 0
 
 
@@ -64,13 +116,14 @@ async def _mark_ready(marker: Path, gateway: Gateway, spec: Spec) -> None:
     """Leave the marker once each pool that keeps replicas has one, so that the first request needs no cold start."""
     needed = {pool.name for pool in spec.pools if pool.scaling.min_replicas > 0}
     while not needed <= gateway.pools_served():
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(READY_POLL_S)
     write_value(marker, Ready("", os.getpid()))
 
 
 def main() -> int:
     """The process under the supervisor; the exit code."""
-    arguments = process.parser("gateway", ("gateway",))
+    arguments = process.parser("gateway", ("gateway",), ("hops",))
+    arguments.add_argument("--name", default=NAME)
     arguments.add_argument("--channel", required=True)
     arguments.add_argument("--config", type=Path, help="The file that --spec was made of: changes to it are taken while it runs")
     parsed = arguments.parse_args()
@@ -129,18 +182,27 @@ def _say(words: str) -> None:
 
 
 def standalone(
-    path: Path, *, host: str | None = None, port: int | None = None, ready_file: Path | None = None, state_dir: Path | None = None
+    path: Path,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    ready_file: Path | None = None,
+    state_dir: Path | None = None,
+    join: str | None = None,
+    hops: str | None = None,
+    name: str | None = None,
 ) -> int:
-    """A gateway alone over pools that attach; the exit code. Raises BadInput where a pool starts its engines.
+    """A gateway alone over pools that attach, or one that joins the controller at ``join``; the exit code.
 
-    Usage and records of requests are kept in ``state_dir`` (default: the file's); where that can't be written, it says so and serves.
+    Raises BadInput where it joins nobody and a pool starts its engines. Usage and records of requests are kept in ``state_dir``
+    (default: the file's), or by the controller that it joins; where that can't be written, it says so and serves.
     """
     spec = config.load(path)
     starting = [pool.name for pool in spec.pools if pool.engine.kind != "attach"]
-    if starting:
+    if starting and join is None:
         raise BadInput(
             f"{path}: pools {', '.join(starting)} start their engines, which `forebay gateway` does not do; "
-            "give them `attach: [http://host:port]`, or use `forebay up`"
+            "give them `attach: [http://host:port]`, use `forebay up`, or `--join` the controller that starts them"
         )
     check_ready_file(ready_file)
     certificate = Certificate(spec.tls) if spec.tls is not None else None
@@ -150,7 +212,28 @@ def standalone(
     state = (state_dir or path.resolve().parent / spec.state_dir).resolve()
     if any(spill.usd_per_hour for pool in spec.pools for spill in pool.overflow.spill):
         state_folder(state)
+    if join is not None:
+        joining = _joining(join, hops, name)
+        return process.run(lambda: _joined(path, spec, state, opened, certificate, ready_file, joining))
     return process.run(lambda: _standalone(path, spec, state, opened, certificate, ready_file))
+
+
+def _joining(join: str, hops: str | None, name: str | None) -> Joining:
+    controller = _address("--join", join)
+    own = Listen(listening.own_host(controller), 0) if hops is None else _address("--hops", hops)
+    taken = listening.opened("--hops", own)
+    taken.setblocking(False)
+    return Joining(name or socket.gethostname(), controller, taken)
+
+
+def _address(option: str, text: str) -> Listen:
+    try:
+        listen = parse_listen(text)
+    except ValueError as error:
+        raise BadInput(f"{option}: found {text!r}; allowed: host:port, such as 10.0.0.5:8082{f'; {error}' if str(error) else ''}") from None
+    if listen.host in listening.ANY_HOSTS:
+        raise BadInput(f"{option}: found {text!r}; allowed: an address by which other machines reach it; any address is none")
+    return listen
 
 
 if __name__ == "__main__":

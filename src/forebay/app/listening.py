@@ -9,6 +9,8 @@ from forebay.spec.types import Listen
 BACKLOG = 1024
 """Connections that wait while the process behind is restarted; the kernel may allow fewer."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+ANY_HOSTS = _ANY.keys()
+"""Addresses to listen on, at which nobody can be reached."""
 
 
 def opened(name: str, listen: Listen) -> socket.socket:
@@ -31,3 +33,16 @@ def url(listening: socket.socket, tls: bool = False) -> str:
     """Where a client on this machine reaches it."""
     host, port = listening.getsockname()[:2]
     return f"http{'s' if tls else ''}://{write_listen(Listen(_ANY.get(host, host), port))}"
+
+
+def own_host(remote: Listen) -> str:
+    """The address of this machine by which it speaks to ``remote``. Raises BadInput where there is no way there."""
+    family = socket.AF_INET6 if ":" in remote.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting one of these sends nothing
+        try:
+            probe.connect((remote.host, remote.port))
+        except OSError as error:
+            raise BadInput(
+                f"--join: found {write_listen(remote)}, which can't be reached ({error.strerror or error}); name its address"
+            ) from None
+        return str(probe.getsockname()[0])

@@ -19,7 +19,7 @@ from forebay.app.children import LIFELINE
 from forebay.domain.errors import ForebayError
 
 
-def parser(name: str, sockets: tuple[str, ...]) -> argparse.ArgumentParser:
+def parser(name: str, sockets: tuple[str, ...], optional: tuple[str, ...] = ()) -> argparse.ArgumentParser:
     """Arguments that the supervisor passes: the spec, the world's clock, state folder and listening sockets."""
     arguments = argparse.ArgumentParser(f"forebay {name}")
     arguments.add_argument("--spec", type=Path, required=True)
@@ -28,6 +28,8 @@ def parser(name: str, sockets: tuple[str, ...]) -> argparse.ArgumentParser:
     arguments.add_argument("--state", type=Path, required=True)
     for one in sockets:
         arguments.add_argument(f"--{one}-fd", type=int, required=True)
+    for one in optional:
+        arguments.add_argument(f"--{one}-fd", type=int)
     return arguments
 
 

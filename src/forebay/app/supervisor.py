@@ -20,6 +20,7 @@ from forebay.app.certificates import Certificate
 from forebay.app.children import STOP_ENGINES, Child, Lifeline, become_subreaper, reap
 from forebay.app.echo import Echo, running, starting
 from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
+from forebay.app.gateway_names import gateway_name, ready_marker
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
 
@@ -44,6 +45,7 @@ class Supervisor:
         self.spec = spec
         self.speed = speed
         self.state = state
+        self.path = path
         self.stopping = 0
         self._looked_at_logs_s = 0.0
         self._announcement: Path | None = None
@@ -57,22 +59,27 @@ class Supervisor:
         if speed != 1.0:
             # Times of an accelerated world go on from one process to the next; those of the real one are set by the real clock.
             common.append(f"--wall-offset={time.time() - time.monotonic() * speed!r}")
-        self.controller = self._child("controller", common, ("channel", "admin"))
-        self.gateway = self._child(
-            "gateway", common, ("gateway",), extra=("--channel", listening.address(self.sockets["channel"]), "--config", str(path))
-        )
+        self.controller = self._child("controller", common, {"channel": "channel", "admin": "admin"})
+        self.gateways = [self._gateway(number, common) for number in range(spec.gateways)]
 
-    def _child(self, name: str, common: list[str], sockets: tuple[str, ...], extra: tuple[str, ...] = ()) -> Child:
+    def _gateway(self, number: int, common: list[str]) -> Child:
+        """All share the clients' socket: whichever is free accepts, and one that crashes leaves nobody waiting."""
+        extra = ("--channel", listening.address(self.sockets["channel"]), "--name", gateway_name(number), "--config", str(self.path))
+        sockets = {"gateway": "gateway", **({"hops": f"hops-{number}"} if self.spec.leases else {})}
+        return self._child("gateway", common, sockets, extra, "gateway" if number == 0 else gateway_name(number))
+
+    def _child(self, kind: str, common: list[str], sockets: dict[str, str], extra: tuple[str, ...] = (), name: str = "") -> Child:
+        """``sockets``: which it is handed, by its own words for them."""
         arguments = [*common, *extra]
-        for socket_name in sockets:
-            arguments += [f"--{socket_name}-fd", str(self.sockets[socket_name].fileno())]
-        fds = [self.sockets[one].fileno() for one in sockets]
-        return Child(name, f"forebay.app.{name}_main", arguments, self.state / "logs", self.lifeline, fds)
+        fds = {word: self.sockets[one].fileno() for word, one in sockets.items()}
+        for word, descriptor in fds.items():
+            arguments += [f"--{word}-fd", str(descriptor)]
+        return Child(name or kind, f"forebay.app.{kind}_main", arguments, self.state / "logs", self.lifeline, list(fds.values()))
 
     @property
     def children(self) -> tuple[Child, ...]:
         """In the order they start; they stop in reverse."""
-        return (self.controller, self.gateway)
+        return (self.controller, *self.gateways)
 
     def run(self, ready_file: Path | None) -> int:
         """Start, say so, supervise until told to stop; the exit code: 1 where a second signal cut what was still inside."""
@@ -81,7 +88,7 @@ class Supervisor:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._told_to_stop)
         become_subreaper()
-        for marker in ("gateway.ready", RUNNING_FILE):
+        for marker in (*self._markers(), RUNNING_FILE):
             (self.state / marker).unlink(missing_ok=True)
         try:
             self._echoes = [Echo(child.log) for child in self.children]
@@ -103,6 +110,9 @@ class Supervisor:
             for opened in self.sockets.values():
                 opened.close()
             self._lock.close()
+
+    def _markers(self) -> list[str]:
+        return [ready_marker(gateway_name(number)) for number in range(self.spec.gateways)]
 
     def _told_to_stop(self, *_: Any) -> None:
         self.stopping += 1
@@ -145,8 +155,8 @@ class Supervisor:
         write_value(self.state / RUNNING_FILE, running)
         self._announcement = announce(self.state, running)
         _say(f"starting; look on with `forebay status`\n  gateway {running.gateway}\n  admin   {running.admin}\n  state   {self.state}")
-        marker = self.state / "gateway.ready"
-        while not marker.exists():
+        markers = [self.state / name for name in self._markers()]
+        while not all(marker.exists() for marker in markers):
             self._poll()
             self._tell(starting)
             if self.stopping:
@@ -163,17 +173,19 @@ class Supervisor:
         _say(f"ready: each pool that keeps replicas has one\n  more by `forebay status`, `forebay explain`, and in {logs}")
 
     def _stop(self) -> None:
-        """The gateway first, so that streams finish while their engines live; then the controller with its engines."""
+        """The gateways first, so that streams finish while their engines live; then the controller with its engines."""
         self.sockets["gateway"].close()
         drain_s = self.spec.limits.drain_s / self.speed + STOP_MARGIN_S
         grace_s = _grace_s(self.spec) / min(self.speed, 1.0) + STOP_MARGIN_S
-        for child, number, patience_s in ((self.gateway, signal.SIGTERM, drain_s), (self.controller, STOP_ENGINES, grace_s)):
-            child.signal(number)
+        for children, number, patience_s in ((self.gateways, signal.SIGTERM, drain_s), ([self.controller], STOP_ENGINES, grace_s)):
+            for child in children:
+                child.signal(number)
             deadline_s = time.monotonic() + patience_s
-            while child.pid is not None and time.monotonic() < deadline_s and self.stopping < 2:
+            while any(child.pid is not None for child in children) and time.monotonic() < deadline_s and self.stopping < 2:
                 self._poll()
-            child.signal(signal.SIGKILL)
-            while child.pid is not None:
+            for child in children:
+                child.signal(signal.SIGKILL)
+            while any(child.pid is not None for child in children):
                 self._poll()
 
 
@@ -192,7 +204,10 @@ def up(path: Path, *, ready_file: Path | None = None, speed: float | None = None
 
 
 def _listeners(spec: Spec) -> dict[str, Listen]:
-    return {"gateway": spec.gateway, "admin": spec.admin, "channel": Listen("127.0.0.1", 0)}
+    """What is listened on, by name. Gateways reach one another at an address of each one's own, beside the one that clients know."""
+    inside = Listen(spec.join.host if spec.join is not None else "127.0.0.1", 0)
+    hops = {f"hops-{number}": inside for number in range(spec.gateways)} if spec.leases else {}
+    return {"gateway": spec.gateway, "admin": spec.admin, "channel": spec.join or inside, **hops}
 
 
 def _say(words: str) -> None:

@@ -80,9 +80,11 @@ def capacity_of(spec: Spec, pool: Pool, signals: EngineSignals) -> Capacity:
     return replica_capacity(pool, capacities(spec).get(pool.model, 8192), kv_tokens, sequences)
 
 
-def build_controller(spec: Spec, clock: Clock, fleet: Fleet, signals: SignalSource, store: Store, sink: EventSink) -> Controller:
+def build_controller(
+    spec: Spec, clock: Clock, fleet: Fleet, signals: SignalSource, store: Store, sink: EventSink, hop_key: str = ""
+) -> Controller:
     """The control loop over whatever world it is given."""
-    return Controller(spec, clock, fleet, signals, store, sink, policies(spec), lambda pool, seen: capacity_of(spec, pool, seen))
+    return Controller(spec, clock, fleet, signals, store, sink, policies(spec), lambda pool, seen: capacity_of(spec, pool, seen), hop_key)
 
 
 class ControllerSystem(msgspec.Struct):
@@ -120,6 +122,6 @@ async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int
     started = LocalFleet(spec, clock, upstream, store, recorder, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
     fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, recorder)])
     await fleet.adopt()
-    control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink)
+    control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink, secrets.token_hex(16))
     channel = Channel(control.hear, control.lost)
     return ControllerSystem(control, channel, AdminServer(Reports(control, sturdy, clock)), fleet, store, upstream, webhook)

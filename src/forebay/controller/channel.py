@@ -92,9 +92,7 @@ class Channel:
             case Bye():
                 self._on_message(message)
                 self._writers[writer] = ""
-            case Ack() | Snapshot() | FinishedRequests():
-                self._on_message(message)
-            case UsageBatch():
+            case Ack() | Snapshot() | UsageBatch() | FinishedRequests():
                 answer = self._on_message(message)
                 if answer is not None:
                     self._send(writer, _line(answer))

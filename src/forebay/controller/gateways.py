@@ -217,6 +217,26 @@ class GatewayBook:
             return Unknown("few")
         return Known(met / (met + missed), now_s)
 
+    def waiting_tokens(self, pool: str, gateway: str) -> int:
+        """Tokens that wait in the lanes of ``pool`` at one gateway, by its last words."""
+        record = self.records.get(gateway)
+        loads = record.snapshot.pools if record is not None and record.snapshot is not None else ()
+        return sum(lane.waiting_tokens for load in loads if load.pool == pool for lane in load.lanes)
+
+    def asked_tokens(self, pool: str, gateway: str, now_s: float) -> float | None:
+        """Tokens that clients asked one gateway for in the last RATE_WINDOW_S, and that wait there; None where that is not known.
+
+        Of tiers that are not preemptible, as every sign of demand. What was forwarded counts where it came in.
+        """
+        record = self.records.get(gateway)
+        if record is None or not record.samples.get(pool) or now_s - record.heard_s > self.lease_s:
+            return None
+        increase, span_s = _increase(record.samples[pool], now_s, RATE_WINDOW_S)
+        if span_s < RATE_SPAN_S_MIN:
+            return None
+        tokens = sum(increase[COUNTERS.index(name)] for name in ("arrived_prompt_tokens", "arrived_output_tokens"))
+        return tokens * RATE_WINDOW_S / span_s + self.waiting_tokens(pool, gateway)
+
     def _silence(self) -> Unknown:
         return Unknown("gateway_lost" if self.records else "no_gateway")
 
@@ -230,13 +250,18 @@ class GatewayBook:
             samples = record.samples.get(pool)
             if not samples:
                 continue
-            last = samples[-1]
-            begin_s = last.said_s + (now_s - last.at_s) - window_s
-            first = next(sample for sample in samples if sample.said_s >= begin_s or sample is last)
-            span_s = max(span_s, last.said_s - first.said_s)
-            for index, (new, old) in enumerate(zip(last.counts, first.counts, strict=True)):
-                total[index] += new - old
+            increase, own_span_s = _increase(samples, now_s, window_s)
+            span_s = max(span_s, own_span_s)
+            total = [before + more for before, more in zip(total, increase, strict=True)]
         return total, span_s
+
+
+def _increase(samples: deque[Sample], now_s: float, window_s: float) -> tuple[list[float], float]:
+    """(increase of each counter of one gateway, seconds it took) in the last ``window_s``."""
+    last = samples[-1]
+    begin_s = last.said_s + (now_s - last.at_s) - window_s
+    first = next(sample for sample in samples if sample.said_s >= begin_s or sample is last)
+    return [new - old for new, old in zip(last.counts, first.counts, strict=True)], last.said_s - first.said_s
 
 
 def _began_again(before: Sample, after: Sample) -> bool:

@@ -155,6 +155,7 @@ class Reports:
             cold_start_s=view.cold_start_s,
             restarts=view.restarts,
             problem=view.problem,
+            gateway="" if self._controller.leasing is None else self._controller.leasing.leases.holder(view.id),
         )
 
 

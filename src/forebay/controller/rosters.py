@@ -22,8 +22,12 @@ CapacityOf = Callable[[Pool, EngineSignals], Capacity]
 class Rosters:
     """Makes rosters under one leader's term; the newest is ``current``."""
 
-    def __init__(self, term: int, lease_s: float, capacity_of: CapacityOf, corrections: Corrections) -> None:
-        self.current = Roster(term, 0, lease_s, ())
+    def __init__(
+        self, term: int, lease_s: float, capacity_of: CapacityOf, corrections: Corrections, holder: Callable[[str], str] | None = None
+    ) -> None:
+        """``holder``: the gateway that a replica is leased to; None: there are no leases."""
+        self.current = Roster(term, 0, lease_s, (), leased=holder is not None)
+        self._holder = holder
         self._outbid = False
         self._capacity_of = capacity_of
         self._corrections = corrections
@@ -46,7 +50,12 @@ class Rosters:
 
     def _pool(self, ward: Ward, leaving: frozenset[str], now_s: float) -> RosterPool:
         replicas = tuple(
-            RosterReplica(view.id, view.url, self._corrections.applied(view.id, self._capacity(ward, view.id)))
+            RosterReplica(
+                view.id,
+                view.url,
+                self._corrections.applied(view.id, self._capacity(ward, view.id)),
+                "" if self._holder is None else self._holder(view.id),
+            )
             for view in ward.views
             if view.state is ReplicaState.READY and view.id not in leaving
         )

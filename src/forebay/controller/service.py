@@ -13,6 +13,7 @@ from forebay.controller.corrections import Corrections
 from forebay.controller.demand import Demand
 from forebay.controller.gateways import GatewayBook
 from forebay.controller.history import ColdStarts, Ramps
+from forebay.controller.leasing import Leasing
 from forebay.controller.ledger import Ledger
 from forebay.controller.meter import Meter
 from forebay.controller.observing import PoolFacts, observation, ready_urls
@@ -23,7 +24,7 @@ from forebay.controller.ward import Ward
 from forebay.controller.wedges import Wedges
 from forebay.domain.events import Event
 from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView
-from forebay.domain.roster import Ack, Bye, FinishedRequests, FromGateway, Hello, Roster, Snapshot, ToGateway
+from forebay.domain.roster import Ack, Bye, FinishedRequests, FromGateway, Heard, Hello, Roster, Snapshot, ToGateway
 from forebay.domain.scaling import Decision, Observation, Policy
 from forebay.domain.signal import Known
 from forebay.domain.usage import UsageBatch
@@ -62,7 +63,9 @@ class Controller:
         sink: EventSink,
         policies: Mapping[str, PoolPolicy],
         capacity_of: CapacityOf,
+        hop_key: str = "",
     ) -> None:
+        """``hop_key``: a secret for gateways that forward to one another; used where the spec allows several."""
         self.spec = spec
         self._clock = clock
         self._fleet = fleet
@@ -81,7 +84,10 @@ class Controller:
         self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
         self.corrections = Corrections(store)
         self.ledger = Ledger(store, clock, self._event)
-        self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of, self.corrections)
+        expected, interval_s = spec.gateways, self._interval_s
+        self.leasing = Leasing(store, self.book, expected, interval_s, hop_key, clock.now_s()) if spec.leases else None
+        holder = self.leasing.leases.holder if self.leasing is not None else None
+        self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of, self.corrections, holder)
         self._effects: list[drain.Effect] = []
         self._states: dict[str, ReplicaState] = {}
         self._saved_s = 0.0
@@ -97,6 +103,8 @@ class Controller:
         match message:
             case Hello(gateway=name):
                 if self.book.hello(name, now_s):
+                    if self.leasing is not None:
+                        self.leasing.joined(message, now_s)
                     self._effects += self.retreat.gateway_joined(name, now_s)
                     self._event("gateway_joined", f"gateway {name} is there")
             case Ack(gateway=name, term=term, version=version):
@@ -105,8 +113,11 @@ class Controller:
             case Snapshot():
                 self.book.snapshot(message, now_s)
                 self._acknowledged(message.gateway, message.term, message.version, now_s)
+                return self._answer(message)
             case Bye(gateway=name):
                 self.book.bye(name)
+                if self.leasing is not None:
+                    self.leasing.left(name)
                 self._effects += self.retreat.gateway_left(name, now_s)
                 self._event("gateway_left", f"gateway {name} has drained and left")
             case UsageBatch():
@@ -118,6 +129,8 @@ class Controller:
     def _acknowledged(self, gateway: str, term: int, version: int, now_s: float) -> None:
         """A roster of another term says nothing of ours, however new it is."""
         if term == self.roster.term:
+            if self.leasing is not None:
+                self.leasing.leases.acknowledged(gateway, term, version, now_s)
             self._effects += self.retreat.acknowledged(gateway, term, version, now_s)
         elif term > self.roster.term:
             self.rosters.outbid(term)
@@ -132,11 +145,18 @@ class Controller:
             self._effects += self.retreat.gateway_lost(gateway, self._clock.now_s())
             self._event("gateway_lost", f"gateway {gateway} is silent; its signals are unknown")
 
+    def _answer(self, snapshot: Snapshot) -> Heard | None:
+        """What a gateway is told for a snapshot; None where there is only one, which need not be told."""
+        return None if self.leasing is None else self.leasing.answer(snapshot, self.roster)
+
+    @property
+    def _interval_s(self) -> float:
+        return min((pool.scaling.interval_s for pool in self.spec.pools), default=1.0)
+
     async def run(self, publish: Callable[[Roster], None]) -> None:
         """Tick for ever; ``publish`` is called with each new roster."""
-        interval_s = min((pool.scaling.interval_s for pool in self.spec.pools), default=1.0)
         while True:
-            due_s = self._clock.now_s() + interval_s
+            due_s = self._clock.now_s() + self._interval_s
             if await self.step():
                 publish(self.roster)
             await self._clock.sleep_until(due_s)
@@ -160,11 +180,16 @@ class Controller:
             if now_s >= ward.look_at_s - 1e-9:
                 await self._decide(ward, now_s, wall_s)
         # 4. Tell.
+        if self.leasing is not None:
+            for pool, kind, words in self.leasing.look(self.wards.values(), self.retreat.leaving(), now_s):
+                self._event(kind, words, pool)
         changed = self.rosters.make(self.wards.values(), self.retreat.leaving(), now_s)
         if changed:
             roster = self.roster
             gateways = self.book.of_record(now_s)
             self._effects += self.retreat.roster_published(roster.term, roster.version, self.retreat.leaving(), gateways, now_s)
+        if self.leasing is not None:
+            self.leasing.leases.published(self.roster.term, self.roster.version)
         return changed
 
     def _account(self, views: Sequence[ReplicaView], now_s: float, wall_s: float) -> None:

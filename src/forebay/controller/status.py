@@ -17,6 +17,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     cold_start_s: float | None
     restarts: int
     problem: str
+    gateway: str = ""
+    """Where there may be several: the one that it is leased to."""
 
 
 class PoolStatus(msgspec.Struct, frozen=True):

@@ -50,6 +50,8 @@ class RosterReplica(msgspec.Struct, frozen=True):
     id: str
     url: str
     capacity: Capacity
+    gateway: str = ""
+    """Under leases: the one gateway that may give permits on it; empty: none may at this instant."""
 
 
 class RosterPool(msgspec.Struct, frozen=True):
@@ -70,12 +72,18 @@ class Roster(msgspec.Struct, frozen=True, tag="roster"):
     lease_s: float
     """A gateway that has not been heard for this long (world seconds) no longer holds back a stop."""
     pools: tuple[RosterPool, ...]
+    leased: bool = False
+    """There may be several gateways: each uses only what is leased to it. False: a gateway uses every replica."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """A gateway's first words on a new connection."""
 
     gateway: str
+    url: str = ""
+    """Where other gateways forward requests to it; empty: it takes none, and is leased nothing."""
+    holds: tuple[str, ...] = ()
+    """Replicas that it gives permits on: a controller that has just started knows of no leases but these and those it stored."""
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):
@@ -178,5 +186,44 @@ class FinishedRequests(msgspec.Struct, frozen=True, tag="finished"):
     requests: tuple[Finished, ...]
 
 
+class PeerPool(msgspec.Struct, frozen=True):
+    """One pool at another gateway."""
+
+    pool: str
+    replicas: int
+    """Leased to it."""
+    wait_s: float
+    """What waits there ÷ the pace of those replicas (world seconds)."""
+    tokens_per_s: float
+    """That pace."""
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Another gateway, as the controller knows it."""
+
+    gateway: str
+    url: str
+    pools: tuple[PeerPool, ...]
+
+
+class Residue(msgspec.Struct, frozen=True):
+    """What others still have in flight on a replica that is the receiver's now: it ends by itself, and takes no more."""
+
+    replica: str
+    streams: int
+    kv_tokens: int
+
+
+class Heard(msgspec.Struct, frozen=True, tag="heard"):
+    """The controller's answer to a snapshot, under leases: it renews the gateway's, and tells it of the others."""
+
+    said_s: float
+    """``at_s`` of the snapshot that it answers: the gateway's own time, so that no two clocks are compared."""
+    hop_key: str
+    """Shown by gateways that forward a request to one another."""
+    peers: tuple[Peer, ...]
+    residues: tuple[Residue, ...] = ()
+
+
 FromGateway = Hello | Ack | Snapshot | Bye | UsageBatch | FinishedRequests
-ToGateway = Roster | UsageMark
+ToGateway = Roster | UsageMark | Heard

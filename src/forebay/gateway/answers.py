@@ -30,8 +30,11 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 §7.6.1, and the names in use before it."""
 
-NOT_TO_CLIENTS = HOP_BY_HOP | {b"content-length", b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica", b"x-request-id"}
-"""Framing, the request's id and where it was are the gateway's own."""
+LIMITS_LEFT = frozenset(b"x-ratelimit-%b-%b" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens"))
+NOT_TO_CLIENTS = (
+    HOP_BY_HOP | LIMITS_LEFT | {b"content-length", b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica", b"x-request-id"}
+)
+"""Framing, the request's id, where it was, and what is left of a limit are the gateway's own."""
 
 FOREIGN_HEADERS = frozenset({b"content-type", b"content-encoding", b"cache-control"})
 """Of other people's engines: their cookies, limits, and names of our account are no business of a client's."""

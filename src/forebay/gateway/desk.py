@@ -85,14 +85,34 @@ class Desk:
         if effects or admission.waiting:
             self._after(pool, effects)
 
-    def move(self, pool: PoolDesk, to: PoolDesk, call: Caller, tier: Tier, team: str, shape: Shape, now_s: float, waits: Waits) -> None:
+    def move(
+        self,
+        pool: PoolDesk,
+        to: PoolDesk,
+        call: Caller,
+        tier: Tier,
+        team: str,
+        shape: Shape,
+        now_s: float,
+        waits: Waits,
+        prefix: Prefix | None = None,
+    ) -> None:
         """Take it out of ``pool``, if it still waits there, and have it arrive at another; its team's limits have counted it already."""
         if call.ticket in pool.calls:
             del pool.calls[call.ticket]
             self._after(pool, pool.admission.abandon(call.ticket, now_s))
         to.calls[call.ticket] = call
         effects = to.admission.arrive(
-            call.ticket, tier.name, team, shape, now_s, waits.longest_s, tier.ttft_s, waits.patience_s * self.clock.speed, waits.whole
+            call.ticket,
+            tier.name,
+            team,
+            shape,
+            now_s,
+            waits.longest_s,
+            tier.ttft_s,
+            waits.patience_s * self.clock.speed,
+            waits.whole,
+            prefix,
         )
         self._after(to, effects)
 

@@ -138,6 +138,16 @@ class Direct:
         if self._exchange is not None:
             self._exchange.resume()
 
+    def shut(self, error: ErrorReply) -> None:
+        """The gateway ends before it does: told so, unless its answer has begun, which can only be cut."""
+        if self._over:
+            return
+        self._end()
+        if self._open:
+            self._connection.abort()
+        else:
+            self._refuse(error)
+
     # -- the engine ---------------------------------------------------------------------------------------------------
 
     def head(self, head: ResponseHead) -> None:

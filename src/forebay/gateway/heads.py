@@ -20,6 +20,7 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"host",
     b"x-forebay-deadline",
     b"x-api-key",
+    b"x-forebay-hop",
     b"x-not-upgraded",
     b"x-request-id",
 }
@@ -33,7 +34,7 @@ _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 class HeadFacts:
     """The meaning of one list of headers (without ``content-length``)."""
 
-    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "known_to", "patience_s", "request_id")
+    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "hop", "known_to", "patience_s", "request_id")
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         own: dict[bytes, bytes] = {}
@@ -53,6 +54,8 @@ class HeadFacts:
         request_id = own.get(b"x-request-id", b"")
         self.request_id = request_id if _REQUEST_ID.fullmatch(request_id) else b""
         """The client's own, where it is usable."""
+        self.hop = own.get(b"x-forebay-hop", b"")
+        """What another gateway shows that forwards it."""
         self.expects = own.get(b"expect", b"").lower() == b"100-continue"
         """It waits for ``100 Continue`` before it sends the body."""
         self.coding = own.get(b"transfer-encoding", b"").lower()

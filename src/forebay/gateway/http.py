@@ -52,6 +52,8 @@ class HttpServer(Intake):
         self.connections: set[ClientConnection] = set()
         self.tls = tls
         self.heads = SeenHeads()
+        self.by_peer = False
+        """Only other gateways connect: what they send is counted where it came in."""
         self.closing = False
         """No connection is kept alive any more."""
         self._server: asyncio.Server | None = None
@@ -119,6 +121,7 @@ class ClientConnection(asyncio.Protocol):
         "_server",
         "_since",
         "_unread",
+        "by_peer",
         "reply",
         "request",
         "transport",
@@ -129,6 +132,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
+        self.by_peer = server.by_peer
         self._reader = RequestReader(server)
         self._seen: SeenHead | None = None
         self._unread = b""

@@ -43,10 +43,11 @@ class LargeCall(ResponsesCall):
     def _send(self) -> None:
         url, request, body = self._replica_url, self._request, self._body
         framing = b"transfer-encoding: chunked" if self._length is None else b"content-length: %d" % self._length
-        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n%b\r\n\r\n%b" % (
+        wire = b"POST %b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\n%b\r\n\r\n%b" % (
             request.target,
             url.partition("//")[2].encode(),
             request.facts.forwarded,
+            b"" if not self._pool.peer else self._hop_lines(),
             self._request_id,
             framing,
             chunk(body) if self._length is None else body,

@@ -12,8 +12,9 @@ import random
 import msgspec
 
 from forebay.domain.events import Event
-from forebay.domain.roster import Bye, FinishedRequests, FromGateway, Hello, ToGateway
+from forebay.domain.roster import Bye, FinishedRequests, FromGateway, Heard, ToGateway
 from forebay.domain.usage import UsageMark
+from forebay.gateway.peering import hello
 from forebay.gateway.service import Gateway
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
@@ -42,6 +43,7 @@ class Link:
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(ToGateway)
         self._writer: asyncio.StreamWriter | None = None
+        self._greeted_s = 0.0
 
     async def run(self) -> None:
         """Keep one connection for as long as the gateway lives."""
@@ -71,7 +73,9 @@ class Link:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
-        await self._send(writer, Hello(self._gateway.name))
+        gateway = self._gateway
+        self._greeted_s = self._clock.now_s()
+        await self._send(writer, hello(gateway.name, gateway.url, gateway.peering))
         reporting = asyncio.ensure_future(self._report(writer))
         taking = asyncio.ensure_future(self._take(reader, writer))
         try:
@@ -89,7 +93,13 @@ class Link:
             if isinstance(told, UsageMark):
                 self._gateway.metering.acknowledged(told)
                 continue
+            if isinstance(told, Heard):
+                if self._gateway.peering is not None:
+                    self._gateway.peering.heard(told)
+                continue
             ack = self._gateway.apply(told)
+            if self._gateway.peering is not None:  # at the latest, what answers the greeting
+                self._gateway.peering.renewed(self._greeted_s, told.lease_s)
             if not self.connected:
                 self.connected = True
                 self._emit("controller_found", f"roster of term {ack.term}, version {ack.version}")

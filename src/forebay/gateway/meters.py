@@ -226,6 +226,10 @@ class Gauges(Protocol):
         """Requests whose usage no ledger has yet, those of them that a crash would lose, and those that are lost."""
         ...
 
+    def forwarded(self) -> Iterable[tuple[str, str, int]]:
+        """Requests sent on to other gateways, by pool and gateway."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -328,6 +332,12 @@ class GatewayCollector(Collector):
             foreseen.add_metric([pool], foreseen_tokens)
             cached.add_metric([pool], cached_tokens)
         yield from (foreseen, cached)
+        forwarded = CounterMetricFamily(
+            "forebay_forwarded", "Requests forwarded to another gateway, which meters them.", labels=["pool", "gateway"]
+        )
+        for pool, gateway, count in self._gauges.forwarded():
+            forwarded.add_metric([pool, gateway], count)
+        yield forwarded
         yield GaugeMetricFamily("forebay_client_connections", "Open client connections.", value=self._gauges.connections())
         yield GaugeMetricFamily("forebay_bodies_bytes", "Request bodies held.", value=self._gauges.bodies_bytes())
 

@@ -4,16 +4,20 @@ It is looked at when it arrives, each second while it waits, and when it is abou
 anywhere moves: chat, completions and embeddings. Once a replica was sent it, that replica's pool keeps it.
 """
 
+import math
+
 import msgspec
 
 from forebay.admission.effects import Refuse
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
+from forebay.gateway.asking import NOTHING
 from forebay.gateway.body import ENGINE_TIERS, rewritten
 from forebay.gateway.meters import Outcome
 from forebay.gateway.overflow import CONTENDED, Way
 from forebay.gateway.pool_desk import PoolDesk, Waits
 from forebay.gateway.recovery import Recovery
+from forebay.gateway.request import LargeRequest
 
 
 class Moving(Recovery):
@@ -38,6 +42,10 @@ class Moving(Recovery):
             self._home.ways.waited(now_s - self._arrived_s, now_s)
             if self._leave(now_s):
                 return
+        if self._pool.peer and not self._open and self._exchange is not None:
+            # It waits there, by that gateway's times and within ours of the whole.
+            self._progress_s = now_s
+            self._first_due_s = math.inf
         late = self._exchange is not None and self._ask.stream and not self._open and now_s > self._first_due_s
         if late and self._pool.foreign:
             self._drop_exchange()
@@ -59,7 +67,14 @@ class Moving(Recovery):
 
     def _leave(self, now_s: float) -> bool:
         ways = self._home.ways
-        if ways is None or not self.moves:
+        if ways is None:
+            return False
+        if ways.peers is not None and not self._connection.by_peer:
+            place = ways.peers.out(self._home, (*self._left, self._pool.name), self._estimate, now_s)
+            if place is not None:
+                self._forward(place, now_s)
+                return True
+        if not self.moves:
             return False
         way = ways.out(self._team, self._estimate, (*self._left, self._pool.name), now_s)
         body = rewritten(self._request.body, way.pool.model, self._has_our_tier()) if way is not None else None
@@ -68,10 +83,27 @@ class Moving(Recovery):
         self._move(way, body, now_s)
         return True
 
+    def _forward(self, place: PoolDesk, now_s: float) -> None:
+        """To another gateway, as the client sent it: that one makes of it what this one would have."""
+        request = self._request
+        whole = not isinstance(request, LargeRequest) or request.ended
+        self._arrive_at(place, request.body if whole else self._body, b"", now_s)
+
+    def _hop_lines(self) -> bytes:
+        """See `recovery.Recovery`."""
+        ways, context = self._home.ways, self._context
+        assert ways is not None
+        assert ways.peers is not None
+        waited_real_s = (context.desk.clock.now_s() - self._arrived_s) / context.speed
+        return ways.peers.hop_lines(self._request.facts, self._patience_s - waited_real_s)
+
     def _return(self, now_s: float) -> bool:
         """Where it went it was not served: back to its own pool, once, for what is left of its longest wait."""
         if not self._left or self._left[0] != self._home.name or self._left.count(self._home.name) > 1:
             return False
+        if self._pool.peer and self._ask.model == self._home.model and not self._has_our_tier():
+            self._arrive_at(self._home, self._request.body, b"", now_s)
+            return True
         body = rewritten(self._request.body, self._home.model, self._has_our_tier())
         if isinstance(body, ErrorReply):
             return False
@@ -101,9 +133,10 @@ class Moving(Recovery):
         self._forget_answer()
         self.way = told
         self._tried = ()
+        self._wants = NOTHING
         if self.sized is not None:  # another model's tokens were counted
             self.sized = msgspec.structs.replace(self.sized, counted_tokens=None)
-        if self._ask.stream:
+        if self._ask.stream and not pool.peer:
             self._ask_more()
         shape: Shape = self._estimate
         self._meter.arrive(shape)

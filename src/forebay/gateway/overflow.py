@@ -16,6 +16,7 @@ from forebay.admission.overflow import Rung
 from forebay.admission.spill import SpillAdmission
 from forebay.domain.shape import Shape
 from forebay.gateway.desk import Desk
+from forebay.gateway.heads import HeadFacts
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.ports.clock import Clock
 from forebay.spec.types import EngineKind, Pool, Spec, Spill, Team
@@ -64,8 +65,26 @@ class Ledger(Protocol):
         ...
 
 
+class Peers(Protocol):
+    """The other gateways."""
+
+    forwarded: dict[tuple[str, str], int]
+    """Requests by pool and gateway."""
+
+    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> PoolDesk | None:
+        """Where a request of this shape is forwarded to that waits in ``pool``, if anywhere; not to one that it has ``left``."""
+        ...
+
+    def hop_lines(self, facts: HeadFacts, patience_s: float) -> bytes:
+        """Header lines that go with it."""
+        ...
+
+
 class Ways:
     """Of one pool, in order. ``tell(kind, message, pool)`` hears when they open and close."""
+
+    peers: Peers | None = None
+    """Where there are several gateways: they come before any other way."""
 
     def __init__(self, pool: str, ways: tuple[Way, ...], teams: Mapping[str, Team], tell: Tell) -> None:
         self._pool = pool

@@ -60,6 +60,10 @@ class Caller(Ticketed, Protocol):
         """Whether it goes elsewhere instead of being refused."""
         ...
 
+    def shut(self, effect: Refuse) -> None:
+        """The gateway ends before it does."""
+        ...
+
     def over_limit(self, over: OverCap) -> None:
         """Its team has as much as it may have: it does not even wait."""
         ...
@@ -107,6 +111,7 @@ class PoolDesk:
         "model",
         "name",
         "outliers",
+        "peer",
         "roster",
         "roster_at_s",
         "routed",
@@ -129,6 +134,8 @@ class PoolDesk:
         """What comes before the path of a request, and header lines of the pool's own: for other people's engines."""
         self.foreign = False
         """Its engines are other people's."""
+        self.peer = ""
+        """It is another gateway's, of this name."""
         self.ways: Ways | None = None
         """Out of the pool."""
         self.long: LongContext | None = None

@@ -14,9 +14,11 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.leaving import SAMPLE_EVERY, Leaving
 from forebay.gateway.meters import Outcome
 from forebay.gateway.records import WHY_CHARS_MAX, Place, Record, shown_way
+from forebay.ports.upstream import ResponseHead
 
 PLACES_MAX = 4096
 """Pairs of pool and replica whose header lines are remembered."""
+_PLACE_NAMES = frozenset({b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica"})
 _NO_FIELD = re.compile(rb"[^\x21-\x7e]")
 _HOW = {
     Outcome.COMPLETED: How.COMPLETED,
@@ -40,6 +42,12 @@ def _lines(pool: str, replica: str) -> bytes:
     lines = [(b"x-forebay-pool", pool), (b"x-forebay-replica", replica)]
     told = [b"%b: %b\r\n" % (name, _NO_FIELD.sub(b"?", value.encode())) for name, value in lines if value]
     return b"".join(told) + b"x-forebay-queue-ms: "
+
+
+def told_by_peer(gateway: str, head: ResponseHead | None) -> bytes:
+    """The header lines of an answer that another gateway gave: its name, and its own words."""
+    told = [line for line in head.headers if line[0] in _PLACE_NAMES] if head is not None else []
+    return b"".join([b"%b: %b\r\n" % line for line in ((b"x-forebay-gateway", gateway.encode()), *told)])
 
 
 class Recorded(CallState, ABC):
@@ -77,6 +85,8 @@ class Recorded(CallState, ABC):
 
     def _place(self) -> bytes:
         """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
+        if self._pool.peer:
+            return told_by_peer(self._pool.peer, self._answer)
         return b"%b%d\r\n" % (_lines(self._pool.name, self._replica), self._queue_s * 1000 / self._context.speed)
 
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:
@@ -91,13 +101,14 @@ class Recorded(CallState, ABC):
         """It has ended: counted, and noted."""
         context, pool, model = self._context, self._pool, self._ask.model
         records = context.records
-        context.usage.count(
-            (self._team, model if model in pool.adapters else pool.model, self._meter.tier.name, pool.name),
-            _ENDED_WELL if outcome is _COMPLETED else _HOW[outcome],
-            usage,
-            self._queue_s if self._wait_counted else now_s - self._arrived_s,
-            now_s + records.wall_offset_s,
-        )
+        if not pool.peer:  # it is counted where it was answered
+            context.usage.count(
+                (self._team, model if model in pool.adapters else pool.model, self._meter.tier.name, pool.name),
+                _ENDED_WELL if outcome is _COMPLETED else _HOW[outcome],
+                usage,
+                self._queue_s if self._wait_counted else now_s - self._arrived_s,
+                now_s + records.wall_offset_s,
+            )
         if self._waited_for and records.waited.get(self.known_as) is self:
             del records.waited[self.known_as]
         if outcome is not _COMPLETED or self._retries or self._preempted or self._left:

@@ -28,6 +28,7 @@ APART_BYTES_MIN = 64 * 1024
 HOSTS_MAX = 4096
 FOREIGN_REQUEST = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\nuser-agent: forebay\r\n"
 """What other people's engines are told in place of the client's own headers, which may say who it is, and more."""
+SHUT = "The gateway is shutting down and the time for its last answers is over. Please ask again."
 
 _RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
 
@@ -63,12 +64,29 @@ class Recovery(Ending, ABC):
         """See `desk.Caller`."""
 
     @abstractmethod
+    def _hop_lines(self) -> bytes:
+        """Header lines for another gateway."""
+
+    @abstractmethod
     def head(self, head: ResponseHead) -> None:
         """See `ports.ResponseSink`."""
 
     @abstractmethod
     def end(self, end: End, detail: str) -> None:
         """See `ports.ResponseSink`."""
+
+    def shut(self, effect: Refuse) -> None:
+        """The gateway ends before it does: said inside the answer where that has begun, and else as a refusal worth another try."""
+        if self._over:
+            return
+        if self._open:
+            self._truncate(SHUT)
+            return
+        self._drop_exchange()
+        self._forget_answer()
+        desk = self._context.desk
+        desk.abandon(self._pool, self, None, desk.clock.now_s())
+        self.refused(effect)
 
     def _send(self) -> None:
         url, request, body, pool = self._replica_url, self._request, self._body, self._pool
@@ -78,7 +96,7 @@ class Recovery(Ending, ABC):
             self._target,
             _host(url),
             FOREIGN_REQUEST if pool.foreign else request.facts.forwarded,
-            pool.head,
+            pool.head if not pool.peer else self._hop_lines(),
             self._request_id,
             len(body),
             b"" if apart else body,

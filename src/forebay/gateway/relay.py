@@ -19,7 +19,7 @@ from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
 from forebay.gateway.moving import Moving
-from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
+from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS, Waits
 from forebay.gateway.refusals import over_limit_reply, refusal_reply
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ContinuedStream, ToldStream
@@ -55,8 +55,12 @@ class Call(Moving):
         if self._ask.stream:
             self._ask_more()
         self._context.retries.arrived()
-        self._meter.arrive(shape)
-        self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream, prefix)
+        if self._connection.by_peer:  # counted where it came in
+            waits = Waits(tier.longest_wait_s, patience_s, not self._ask.stream)
+            self._context.desk.move(self._pool, self._pool, self, tier, self._team, shape, now_s, waits, prefix)
+        else:
+            self._meter.arrive(shape)
+            self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream, prefix)
         if not self._wait_counted:
             self._waits(now_s)
             if self._pool.ways is not None:
@@ -149,7 +153,9 @@ class Call(Moving):
         streams = passed.events and status == 200 and self._ask.stream
         # What other people's engines answer but an answer, such as that our key is wrong, is nobody's business but the operator's.
         no_answer = foreign and (status != 200 or not (streams if self._ask.stream else passed.json))
-        if status >= 500 or status == 429 or (self._open and not streams) or no_answer:
+        failed = status >= 500 or status == 429 or (self._open and not streams) or no_answer
+        # What another gateway says is final: it has tried what there was to try.
+        if failed and (self._open or not self._pool.peer):
             self._failure = head
             self.data = self._take
             return

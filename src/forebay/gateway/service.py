@@ -6,24 +6,20 @@ It never proxies anything but the routes named here: engines have admin endpoint
 import random
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
-import msgspec
-
-from forebay.admission.outcomes import jittered
-from forebay.admission.outliers import Effect as Ejection
-from forebay.admission.outliers import Eject, Readmit
 from forebay.admission.prefixes import Prefix, prefix_of
-from forebay.domain.events import Event
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
-from forebay.gateway import long_context, overflow, reloading
+from forebay.gateway import hops, long_context, overflow, reloading, shutting
 from forebay.gateway.answers import ErrorReply, PassedHeads
 from forebay.gateway.body import Ask, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk
+from forebay.gateway.direct import Direct
+from forebay.gateway.duties import Duties
 from forebay.gateway.failures import Failures
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
@@ -34,6 +30,7 @@ from forebay.gateway.metering import Metering
 from forebay.gateway.meters import Reloads, TierMeter, registry
 from forebay.gateway.pages import Pages
 from forebay.gateway.peek import form_peek, peek_for
+from forebay.gateway.peering import Peering
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.prober import Prober
 from forebay.gateway.recorded import live
@@ -51,14 +48,13 @@ from forebay.ports.upstream import Upstream
 from forebay.spec.types import Spec, Tier
 
 SWEEP_REAL_S = 1.0
-DRAIN_POLL_REAL_S = 0.05
 FORM_BYTES = 4096
 """What a form is taken for where tokens are estimated from bytes: those of sound and pictures say nothing."""
 READS = frozenset({b"GET", b"HEAD"})
 _QUERY = b"?"[0]
 
 
-class Gateway:
+class Gateway(Duties):
     """One process's data path. ``chance`` jitters Retry-After; every time is the ``clock``'s."""
 
     def __init__(
@@ -102,6 +98,11 @@ class Gateway:
         self._sweeper: TimerHandle | None = None
         self._prober = Prober(upstream)
         self._truncations, self._truncation = 0, ("", "")
+        self.url = ""
+        """Where other gateways reach this one."""
+        self.peering: Peering | None = None
+        """From the first roster under leases on."""
+        self.servers = [self.http]
         self._light = Light(self)
         self.holders = self._light.holders
         self.records = Records(clock, partial(live, self.desk))
@@ -111,7 +112,7 @@ class Gateway:
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.http, self.metering, self.records, self.reloads)
+        self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads)
         self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, lambda: not self.draining)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -126,38 +127,47 @@ class Gateway:
         self._start()
         await self.http.start_on(listening)
 
+    async def take_hops_on(self, listening: socket.socket | None, host: str = "127.0.0.1") -> None:
+        """Be reachable for other gateways, on a socket that is open already or on a free port of ``host``; before the link is begun."""
+        self.url = await hops.listen(self, listening, host)
+
     def _start(self) -> None:
         self._sweep_later()
         self.metering.start()
 
     async def drain(self) -> None:
-        """Accept no more connections, let what is inside end (at most ``limits.drain_s``), close."""
-        self.draining = self.http.closing = True
-        self.http.stop_listening()
-        deadline_s = self.clock.now_s() + self.limits.drain_s
-        self._emit("gateway_drain", f"{self.desk.live} requests are inside")
-        # What was written last is still on its way to slow clients when the engines are done.
-        while (self.desk.live or self._light.live or self.http.unsent_bytes()) and self.clock.now_s() < deadline_s:
-            await self.clock.sleep_until(min(deadline_s, self.clock.now_s() + DRAIN_POLL_REAL_S * self.speed))
-        self._emit("gateway_drained", f"{self.desk.live} requests were cut")
+        """Accept no more connections, let what is inside end (at most ``limits.drain_s``), tell the rest that it is cut, close."""
+        self.draining = True
+        for server in self.servers:
+            server.closing = True
+            server.stop_listening()
+        self._emit("gateway_drain", f"{shutting.live(self)} requests are inside")
+        await shutting.until_empty(self, self.clock.now_s() + self.limits.drain_s)
+        self._emit("gateway_drained", f"{await shutting.cut(self)} requests were cut")
         await self.close()
 
     def reload(self, spec: Spec) -> None:
         """Serve by ``spec`` from the next request on; what is inside keeps what it came with. Raises BadInput, with nothing changed."""
         reloading.check_live(self.spec, spec)
         reloading.apply(spec, self.desk)
-        self.spec, self.limits, self.http.limits = spec, spec.limits, spec.limits
+        self.spec, self.limits = spec, spec.limits
+        for server in self.servers:
+            server.limits = spec.limits
         self._identity = Identity(spec)
         self._catalogue = self._pages.catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
 
     async def close(self) -> None:
         """Close at once: clients that are still served see a reset."""
-        self.draining = self.http.closing = True
+        self.draining = True
+        if self.peering is not None:
+            self.peering.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        self.http.close()
+        for server in self.servers:
+            server.closing = True
+            server.close()
         await self._prober.close()
         await self.upstream.close()
         self.desk.close()
@@ -175,7 +185,12 @@ class Gateway:
         present = self._roster
         if (roster.term, roster.version) > (present.term, present.version):
             self._roster = roster
-            self.desk.apply(roster.pools)
+            if roster.leased and self.peering is None:
+                self.peering = Peering(self)
+            if self.peering is None:
+                self.desk.apply(roster.pools)
+            else:
+                self.peering.apply(roster)
             urls = frozenset(replica.url for pool in roster.pools for replica in pool.replicas)
             for url in self._urls - urls:
                 self.upstream.forget(url)
@@ -192,43 +207,14 @@ class Gateway:
         """Lanes, what is in flight, and counters, now."""
         return Snapshot(self.name, self.clock.now_s(), self._roster.term, self._roster.version, self.desk.loads())
 
+    @property
+    def direct(self) -> set[Direct]:
+        """Requests inside that need no permit."""
+        return self._light.live
+
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
         self.shown.check(len(self._light.live))
-
-    # -- what calls ask of it (`context.Context`) ------------------------------------------------------------------------------
-
-    def spread(self, error: ErrorReply) -> ErrorReply:
-        """Clients obey ``Retry-After`` exactly: told the same, they would all come back at one instant."""
-        if error.retry_after_s is None:
-            return error
-        return msgspec.structs.replace(error, retry_after_s=jittered(error.retry_after_s, self.chance.random()))
-
-    def serves(self, url: str) -> bool:
-        """Whether the present roster has a replica there."""
-        return url in self._urls
-
-    def truncated(self, pool: str, why: str) -> None:
-        """A stream was broken off; told once a sweep, however many there were."""
-        self._truncations += 1
-        self._truncation = (pool, why)
-
-    def abort_by_id(self, url: str, path: bytes, request_id: bytes) -> None:
-        """Tell an engine that doesn't notice that a request is over."""
-        self._prober.abort(url, path, request_id)
-
-    def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
-        """The text of tokens, as an engine tells it."""
-        self._prober.detokenize(url, model, ids, done)
-
-    def _on_ejection(self, pool: PoolDesk, effect: Ejection) -> None:
-        if isinstance(effect, Eject):
-            self._emit("replica_ejected", f"{effect.replica} for {effect.for_s:g} s: {effect.why}", pool.name)
-        elif isinstance(effect, Readmit):
-            self._emit("replica_readmitted", f"{effect.replica} answers again", pool.name)
-        else:
-            url = next((replica.url for replica in pool.roster.replicas if replica.id == effect.replica), "")
-            self._prober.probe(url, pool.model, lambda well: self.desk.probed(pool, effect.replica, well))
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -389,9 +375,6 @@ class Gateway:
             pool, why = self._truncation
             self._emit("streams_truncated", f"{self._truncations} streams were broken off; the last: {why}", pool)
             self._truncations = 0
-
-    def _emit(self, kind: str, message: str, pool: str = "") -> None:
-        self._sink.emit(Event(kind, self.clock.now_s(), self.clock.wall_s(), pool, message, {"gateway": self.name}))
 
 
 __all__ = ["Gateway", "static_roster"]

@@ -15,9 +15,9 @@ from forebay.gateway.shape_errors import ShapeErrors
 class Shown:
     """Read off the desk and the connections, and kept nowhere."""
 
-    def __init__(self, desk: Desk, http: HttpServer, metering: Metering, records: Records, reloads: Reloads) -> None:
+    def __init__(self, desk: Desk, servers: list[HttpServer], metering: Metering, records: Records, reloads: Reloads) -> None:
         self.desk = desk
-        self.http = http
+        self.servers = servers
         self.metering = metering
         self.records = records
         self.reloads = reloads
@@ -52,11 +52,17 @@ class Shown:
 
     def connections(self) -> int:
         """Open client connections."""
-        return len(self.http.connections)
+        return sum(len(server.connections) for server in self.servers)
 
     def bodies_bytes(self) -> int:
         """Request bodies held."""
-        return self.http.bodies_bytes
+        return sum(server.bodies_bytes for server in self.servers)
+
+    def forwarded(self) -> Iterable[tuple[str, str, int]]:
+        """Requests sent on to other gateways, by pool and gateway."""
+        ways = next(iter(self.desk.pools.values())).ways if self.desk.pools else None
+        peers = ways.peers if ways is not None else None
+        return [] if peers is None else [(*place, count) for place, count in peers.forwarded.items()]
 
     def ejected(self) -> Iterable[tuple[str, int, int]]:
         """Replicas out of routing, and ejections so far, by pool."""
@@ -88,8 +94,9 @@ class Shown:
             place.admission.check()
             permits += sum(replica.streams for replica in place.admission.load(0.0)[1])
         assert waiting + permits == self.desk.live, f"{waiting} wait and {permits} hold permits, but {self.desk.live} calls are inside"
-        answered = sum(connection.reply is not None for connection in self.http.connections)
+        answered = sum(connection.reply is not None for server in self.servers for connection in server.connections)
         inside = self.desk.live + light
         assert answered == inside, f"{inside} calls are inside, and {answered} clients wait for one"
-        assert self.http.bodies_bytes >= 0, "a body was released twice"
-        assert self.http.connections or not self.http.bodies_bytes, f"{self.http.bodies_bytes} bytes of bodies without a client"
+        for server in self.servers:
+            assert server.bodies_bytes >= 0, "a body was released twice"
+            assert server.connections or not server.bodies_bytes, f"{server.bodies_bytes} bytes of bodies without a client"

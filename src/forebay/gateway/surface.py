@@ -56,7 +56,7 @@ class ResponsesCall(TypedCall):
     def dispatch(self, effect: Dispatch) -> None:
         """Send it, where it can go on."""
         previous = previous_of(self._ask)
-        if previous is not None and not self._retries:
+        if previous is not None and not self._retries and not self._pool.peer:
             holder = self._context.holders.find(previous)
             if holder is not None and self._context.serves(holder.url):
                 effect = msgspec.structs.replace(effect, url=holder.url)

@@ -343,7 +343,12 @@ TLS = Record(
 GATEWAY = Record(
     "gateway",
     "Where clients connect.",
-    (Field("listen", formats.LISTEN, "Port 0 takes a free one.", "gateway"), Field("tls", TLS, TLS.doc, default="plain HTTP")),
+    (
+        Field("listen", formats.LISTEN, "Port 0 takes a free one.", "gateway"),
+        Field("tls", TLS, TLS.doc, default="plain HTTP"),
+        Field("count", Whole(1, 16, 2), "Processes of `forebay up` that share the address, each with replicas of its own.", "gateways"),
+        Field("join", formats.LISTEN, "Where `forebay gateway --join` of other machines connects.", "join", default="nobody joins"),
+    ),
     Spec,
 )
 ADMIN = Record("admin", "Where operators connect.", (Field("listen", formats.LISTEN, "Port 0 takes a free one.", "admin"),), Spec)

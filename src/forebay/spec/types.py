@@ -297,11 +297,20 @@ class Spec(msgspec.Struct, frozen=True):
     gateway: Listen = Listen(port=8080)
     tls: Tls | None = None
     """None: clients speak plain HTTP."""
+    gateways: int = 1
+    """Processes of `forebay up` that share the address."""
+    join: Listen | None = None
+    """Where gateways on other machines join; None: there are none."""
     admin: Listen = Listen(port=8081)
     limits: Limits = Limits()
     state_dir: str = ".forebay"
     webhook: str = ""
     speed: float = 1.0
+
+    @property
+    def leases(self) -> bool:
+        """Whether there may be several gateways, which share replicas by leases."""
+        return self.gateways > 1 or self.join is not None
 
     def pool(self, name: str) -> Pool:
         """The pool called ``name``; raises KeyError."""

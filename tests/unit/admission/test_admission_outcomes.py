@@ -13,7 +13,7 @@ def test_every_refusal_has_an_answer_of_its_own() -> None:
 
 def test_contended_is_429_absent_is_503_impossible_is_400() -> None:
     statuses = {why: answer.status for why, answer in ANSWERS.items()}
-    assert statuses.pop(Refusal.NO_REPLICAS) == 503
+    assert (statuses.pop(Refusal.NO_REPLICAS), statuses.pop(Refusal.SHUTTING_DOWN)) == (503, 503)
     assert statuses.pop(Refusal.NEVER_FITS) == 400
     assert set(statuses.values()) == {429}
 

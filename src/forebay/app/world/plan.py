@@ -35,6 +35,13 @@ class Trouble(StrEnum):
     CHANNEL_CUT = "channel_cut"
     CHANNEL_HELD = "channel_held"
     CONTROLLER_RESTART = "controller_restart"
+    GATEWAY_CRASH = "gateway_crash"
+    GATEWAY_CUT_OFF = "gateway_cut_off"
+
+
+OF_SEVERAL = frozenset({Trouble.GATEWAY_CRASH, Trouble.GATEWAY_CUT_OFF})
+"""Only where there are several gateways: of one, these are an outage."""
+TO_ALL = tuple(trouble for trouble in Trouble if trouble not in OF_SEVERAL)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -71,12 +78,14 @@ class Plan(msgspec.Struct, frozen=True):
     events: tuple[Event, ...]
 
 
-def draw(seed: int) -> Plan:
-    """The plan of ``seed``."""
+def draw(seed: int, gateways: int = 1) -> Plan:
+    """The plan of ``seed``. More ``gateways`` get troubles of their own besides."""
     ties = seed % 3 == 2
     shape = random.Random(f"{seed}/shape")
     profile = _profile(shape)
-    return Plan(seed, ties, _spec(shape, profile), profile, _wishes(seed, ties), _events(seed, ties))
+    spec = msgspec.structs.replace(_spec(shape, profile), gateways=gateways)
+    events = _events(seed, ties) + (_events_of_several(seed, ties) if gateways > 1 else ())
+    return Plan(seed, ties, spec, profile, _wishes(seed, ties), events)
 
 
 def _moment(chance: random.Random, least_s: float, most_s: float, ties: bool) -> float:
@@ -152,9 +161,18 @@ def _events(seed: int, ties: bool) -> tuple[Event, ...]:
         Event(
             at_s=_moment(chance, 20, 300, ties),
             for_s=_moment(chance, 1, 60, ties),
-            trouble=chance.choice(tuple(Trouble)),
+            trouble=chance.choice(TO_ALL),
             draw=chance.randrange(1_000_000),
             mode=chance.choice(tuple(MetricsMode)),
         )
         for _ in range(chance.randint(0, FAULTS_MAX))
+    )
+
+
+def _events_of_several(seed: int, ties: bool) -> tuple[Event, ...]:
+    chance = random.Random(f"{seed}/gateways")
+    troubles = (*OF_SEVERAL, Trouble.CONTROLLER_RESTART)
+    return tuple(
+        Event(_moment(chance, 30, 300, ties), _moment(chance, 1, 60, ties), chance.choice(sorted(troubles)), chance.randrange(1_000_000))
+        for _ in range(chance.randint(1, FAULTS_MAX))
     )

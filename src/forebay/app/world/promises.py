@@ -1,7 +1,7 @@
 """Promises that no world may break, checked each second and at the end. Each has a name; a failure shows it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -60,11 +60,11 @@ def each_second(gateway: Gateway, now_s: float) -> list[Broken]:
     return []
 
 
-def bill(gateway: Gateway, store: Store, now_s: float) -> list[Broken]:
-    """What the ledger has is what the gateway metered, whatever happened on the way; told a minute after the last trouble."""
+def bill(gateways: Sequence[Gateway], store: Store, now_s: float) -> list[Broken]:
+    """What the ledger has is what the gateways metered, whatever happened on the way; told a minute after the last trouble."""
     rows = [row.counts for row in store.usage()]
     ledger = [sum(counts) for counts in zip(*rows, strict=True)] or [0] * COUNTS
-    meters = [meter for pool in gateway.desk.pools.values() for meter in pool.meters.values()]
+    meters = [meter for gateway in gateways for pool in gateway.desk.pools.values() for meter in pool.meters.values()]
     ended = sum(count for meter in meters for outcome, count in meter.outcomes.items() if outcome is not Outcome.MOVED)
     metered = (ended, sum(meter.prompt_tokens for meter in meters), sum(meter.output_tokens for meter in meters))
     billed = (sum(ledger[: len(How)]), ledger[PROMPT], ledger[OUTPUT])
@@ -76,8 +76,11 @@ def bill(gateway: Gateway, store: Store, now_s: float) -> list[Broken]:
 COMPLETE_SHARE_MIN = 0.25
 
 
-def at_the_end(gateway: Gateway, answers: Iterable[Answer], wishes: int, now_s: float) -> list[Broken]:
-    """Every request was answered, honestly, and nothing of it is left inside; and work got done, whatever went wrong."""
+def at_the_end(gateways: Sequence[Gateway], answers: Iterable[Answer], wishes: int, now_s: float, forgot: bool = False) -> list[Broken]:
+    """Every request was answered, honestly, and nothing of it is left inside; and work got done, whatever went wrong.
+
+    ``forgot``: some gateway crashed, and its counts with it.
+    """
     answers = list(answers)
     broken = [
         Broken(answer.ended_s, "no answer lies", f"request {answer.number}: {answer.detail}")
@@ -89,16 +92,19 @@ def at_the_end(gateway: Gateway, answers: Iterable[Answer], wishes: int, now_s: 
     complete = sum(answer.told is Told.COMPLETE for answer in answers)
     if complete < COMPLETE_SHARE_MIN * wishes:
         broken.append(Broken(now_s, "work gets done", f"only {complete} of {wishes} requests were completed"))
-    snapshot = gateway.snapshot()
-    for load in snapshot.pools:
+    counted = Counter[str]()
+    for load in [load for gateway in gateways for load in gateway.snapshot().pools]:
         left = sum(lane.waiting for lane in load.lanes) + sum(replica.streams for replica in load.replicas)
         if left:
             broken.append(Broken(now_s, "nothing is left inside", f"{left} requests in pool {load.pool}"))
-        counted = Counter[str]()
         for row in load.counts:
             counted["arrived"] += row.arrived
             counted["ended"] += row.completed + row.shed + row.failed + row.truncated
-        gone = sum(answer.told is Told.GONE for answer in answers)
-        if not counted["ended"] <= counted["arrived"] <= counted["ended"] + gone:
-            broken.append(Broken(now_s, "requests are conserved", f"{dict(counted)} and {gone} clients hung up"))
+    # What was forwarded arrived at one gateway and ended at another: once each.
+    returned = sum(
+        meter.outcomes[Outcome.MOVED] for gateway in gateways for pool in gateway.desk.pools.values() for meter in pool.meters.values()
+    )
+    gone = sum(answer.told is Told.GONE for answer in answers)
+    if not forgot and not counted["ended"] <= counted["arrived"] <= counted["ended"] + gone + returned:
+        broken.append(Broken(now_s, "requests are conserved", f"{dict(counted)} and {gone} clients hung up"))
     return broken

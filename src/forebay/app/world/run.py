@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import random
 import traceback
 
 import msgspec
@@ -12,21 +11,18 @@ from forebay.adapters.upstream import HttpUpstream
 from forebay.app import wiring
 from forebay.app.world.clients import Answer, Told, send
 from forebay.app.world.fleet import WorldFleet
+from forebay.app.world.fronts import Front, excused, shared
 from forebay.app.world.plan import MODEL, WORLD_S, Event, Plan, Trouble, draw
 from forebay.app.world.promises import Broken, WatchedPolicy, at_the_end, bill, each_second
 from forebay.controller.channel import Channel
 from forebay.controller.service import Controller, PoolPolicy
 from forebay.domain.replica import ReplicaState
-from forebay.gateway.link import Link
-from forebay.gateway.service import Gateway
 from forebay.testing.clock import LoopClock
 from forebay.testing.events import ListSink
-from forebay.testing.ids import CountingIds
 from forebay.testing.loop import network, run
 from forebay.testing.store import MemoryStore
 
 CHANNEL_PORT = 9000
-GATEWAY_PORT = 8000
 VIRTUAL_S_MAX = 3600.0
 LINES_MAX = 400
 
@@ -54,11 +50,9 @@ class World:
         self.clock = LoopClock()
         self.sink = ListSink()
         self.store = MemoryStore()
-        self.ids = CountingIds()
         self.broken: list[Broken] = []
         self.fleet = WorldFleet(self.clock, plan.profile, MODEL, plan.seed)
-        self.gateway = Gateway(plan.spec, self.clock, self.ids, HttpUpstream(), random.Random(f"{plan.seed}/gateway"), self.sink, "gateway")
-        self.link = Link(self.gateway, self.clock, random.Random(f"{plan.seed}/link"), self.sink, "127.0.0.1", CHANNEL_PORT)
+        self.fronts = [Front(number, plan, self.clock, self.sink, CHANNEL_PORT) for number in range(plan.spec.gateways)]
         self.controller: Controller | None = None
         self._channel: Channel | None = None
         self._control: asyncio.Task[None] | None = None
@@ -81,6 +75,7 @@ class World:
             self.sink,
             watched,
             lambda pool, seen: wiring.capacity_of(spec, pool, seen),
+            f"hops of {self.plan.seed}",
         )
         self._channel = Channel(self.controller.hear, self.controller.lost)
         await self._channel.start("127.0.0.1", CHANNEL_PORT)
@@ -101,9 +96,13 @@ class World:
         """Check each second; a controller that died is a broken promise."""
         while True:
             await self.clock.sleep_until(self.clock.now_s() + 1.0)
-            self.broken += each_second(self.gateway, self.clock.now_s())
+            for front in self.fronts:
+                self.broken += each_second(front.gateway, self.clock.now_s())
+            self.broken += shared(self.fronts, self.clock.now_s())
             if self.controller is not None:
                 self.controller.retreat.check()
+                if self.controller.leasing is not None:
+                    self.controller.leasing.leases.check()
             if self._control is not None and self._control.done() and not self._control.cancelled():
                 error = self._control.exception()
                 where = "".join(traceback.format_exception(error)[-2:]) if error else ""
@@ -118,6 +117,10 @@ class World:
         victims = ready if event.trouble is Trouble.METRICS_ALL else ready[event.draw % len(ready) :][:1] if ready else []
         port = self.fleet.replicas[victims[0]].port if victims else 0
         match event.trouble:
+            case Trouble.GATEWAY_CRASH:
+                await self.fronts[event.draw % len(self.fronts)].crash(event.for_s)
+            case Trouble.GATEWAY_CUT_OFF:
+                await self.fronts[event.draw % len(self.fronts)].cut_off(event.for_s)
             case Trouble.CHANNEL_CUT:
                 network().cut(CHANNEL_PORT)
             case Trouble.CHANNEL_HELD:
@@ -154,22 +157,26 @@ class World:
     async def live(self) -> list[Answer]:
         """The whole life; the answers that clients got."""
         await self.start_controller()
-        await self.gateway.start("127.0.0.1", GATEWAY_PORT)
-        linking = asyncio.create_task(self.link.run(), name="link")
+        for front in self.fronts:
+            await front.start()
         watching = asyncio.create_task(self.watch(), name="watch")
         troubles = asyncio.create_task(self.troubles(), name="troubles")
-        answers = await asyncio.gather(*(send(wish, GATEWAY_PORT, MODEL, self.clock) for wish in self.plan.wishes))
+        ports = [front.port for front in self.fronts]
+        told = await asyncio.gather(*(send(wish, ports[wish.number % len(ports)], MODEL, self.clock) for wish in self.plan.wishes))
         await troubles
+        answers = excused(told, self.plan.wishes, self.fronts)
         await self.clock.sleep_until(max(WORLD_S, self.clock.now_s() + 60.0))
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         now_s = self.clock.now_s()
-        self.broken += at_the_end(self.gateway, answers, len(self.plan.wishes), now_s)
-        self.broken += bill(self.gateway, self.store, now_s)
+        crashed = any(front.crashes for front in self.fronts)
+        self.broken += at_the_end([front.gateway for front in self.fronts], answers, len(self.plan.wishes), now_s, crashed)
+        if not crashed:  # a crash loses what no ledger has yet
+            self.broken += bill([front.gateway for front in self.fronts], self.store, now_s)
         self.broken += [Broken(now_s, "a drain cuts no stream", promise) for promise in self.fleet.broken_promises]
-        linking.cancel()
-        await asyncio.gather(linking, return_exceptions=True)
-        await self.gateway.drain()
+        for front in self.fronts:
+            await front.unlink()
+            await front.gateway.drain()
         await self.stop_controller()
         await self.fleet.close()
         return answers
@@ -194,9 +201,9 @@ class World:
         )
 
 
-def judge(seed: int) -> Verdict:
-    """Run the world of ``seed``. An error anywhere in it is a broken promise too, with where it came from."""
-    plan = draw(seed)
+def judge(seed: int, gateways: int = 1) -> Verdict:
+    """Run the world of ``seed``, with so many gateways. An error anywhere in it is a broken promise too, with where it came from."""
+    plan = draw(seed, gateways)
 
     async def main() -> Verdict:
         world = World(plan)

@@ -1,0 +1,220 @@
+"""One gateway among several: uses what is leased to it and stops in time, takes what others forward, and tells them what it hears.
+
+It comes to life with the first roster under leases, so that a gateway which is the only one has none of this.
+"""
+
+import asyncio
+import contextlib
+import hmac
+from typing import Protocol
+
+import msgspec
+
+from forebay.admission.lessee import Ask, Effect, Lessee
+from forebay.domain.roster import Heard, Hello, Residue, Roster, RosterPool, RosterReplica
+from forebay.gateway.answers import JSON, ErrorReply
+from forebay.gateway.desk import Desk
+from forebay.gateway.forwarding import Forwarding
+from forebay.gateway.http import ClientConnection
+from forebay.gateway.request import Request
+from forebay.ports.clock import Clock, TimerHandle
+from forebay.ports.upstream import BodySource, Exchange, FetchFailed, ResponseSink, Upstream, fetch
+from forebay.spec.types import Spec
+
+HEARD = b"/forebay/v1/heard"
+ANSWER_BYTES_MAX = 4096
+ASK_REAL_S = 1.0
+RESIDUE_MAX = 0.25
+"""Of a budget: while the gateway that had a replica before still runs more there, nothing is sent to it."""
+OPEN_PATHS = frozenset({b"/health", b"/metrics"})
+"""Of this process alone: the address that clients know may be any gateway's."""
+NO_HOP = ErrorReply(
+    403, "invalid_request_error", "not_a_gateway", "Only other gateways ask here; clients use the gateways' common address."
+)
+
+
+class _HeardAgo(msgspec.Struct):
+    heard_ago_s: float | None
+    """World seconds since the controller's last answer."""
+
+
+_decode = msgspec.json.Decoder(_HeardAgo).decode
+
+
+class Owner(Protocol):
+    """The gateway."""
+
+    name: str
+    spec: Spec
+    clock: Clock
+    desk: Desk
+    upstream: Upstream
+
+    def tell(self, kind: str, message: str) -> None:
+        """An event."""
+        ...
+
+
+class Peering:
+    """Leases, other gateways, and the fence in front of the engines."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.lessee = Lessee()
+        self.forwarding = Forwarding(owner.spec, owner.desk)
+        self._owner = owner
+        self._raw = owner.upstream
+        self._roster = Roster(0, 0, 0.0, ())
+        self._residues: tuple[Residue, ...] = ()
+        self._urls: dict[str, str] = {}
+        """Of the other gateways."""
+        self._leased: frozenset[str] = frozenset()
+        """Addresses of replicas that may be used while the lease lasts."""
+        self._may = False
+        self._timer: TimerHandle | None = None
+        self._asking: set[asyncio.Task[None]] = set()
+        owner.upstream = Fence(self)
+
+    def close(self) -> None:
+        """No more timers, nobody is asked."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._asking:
+            task.cancel()
+
+    # -- what the controller says --------------------------------------------------------------------------------------
+
+    def apply(self, roster: Roster) -> None:
+        """Use what is leased here by ``roster``."""
+        self._roster = roster
+        self._route()
+
+    def renewed(self, said_s: float, lease_s: float) -> None:
+        """The controller has answered what was said at ``said_s``."""
+        self._carry_out(self.lessee.renewed(said_s, lease_s, self._owner.clock.now_s()))
+
+    def heard(self, heard: Heard) -> None:
+        """It has answered a snapshot, and tells of the others."""
+        self._urls = {peer.gateway: peer.url for peer in heard.peers}
+        self.forwarding.told(heard.peers, heard.hop_key)
+        if heard.residues != self._residues:
+            self._residues = heard.residues
+            self._route()
+        self.renewed(heard.said_s, self._roster.lease_s)
+
+    def holds(self) -> tuple[str, ...]:
+        """Replicas that are leased here."""
+        return tuple(replica.id for pool in self._roster.pools for replica in pool.replicas if replica.gateway == self._owner.name)
+
+    def _route(self) -> None:
+        rest = {residue.replica: residue for residue in self._residues}
+        pools = tuple(self._mine(pool, rest) for pool in self._roster.pools)
+        self._leased = frozenset(replica.url for pool in pools for replica in pool.replicas)
+        self._owner.desk.apply(pools)
+
+    def _mine(self, pool: RosterPool, rest: dict[str, Residue]) -> RosterPool:
+        mine = [replica for replica in pool.replicas if self._may and replica.gateway == self._owner.name]
+        return msgspec.structs.replace(pool, replicas=tuple(replica for replica in mine if _is_free(replica, rest.get(replica.id))))
+
+    # -- the lease -----------------------------------------------------------------------------------------------------
+
+    def in_time(self, url: str) -> bool:
+        """Whether a request may go to ``url`` now. Where it may not, nothing that is leased is used from here on."""
+        if url not in self._leased or self._owner.clock.now_s() < self.lessee.until_s:
+            return True
+        self._carry_out(self.lessee.advance(self._owner.clock.now_s()))
+        return False
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Ask):
+                self._ask()
+            elif effect.may != self._may:
+                self._may = effect.may
+                words = "leased replicas are used" if effect.may else "the controller does not answer in time: leased replicas are not used"
+                self._owner.tell("lease_used" if effect.may else "lease_unused", words)
+                self._route()
+        if self._timer is not None:
+            self._timer.cancel()
+        due_s = self.lessee.next_deadline_s()
+        self._timer = None if due_s is None else self._owner.clock.call_at(due_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._carry_out(self.lessee.advance(self._owner.clock.now_s()))
+
+    def _ask(self) -> None:
+        """Ask every other gateway how long ago it heard the controller."""
+        now_s = self._owner.clock.now_s()
+        for gateway, url in self._urls.items():
+            task = asyncio.ensure_future(self._ask_one(gateway, url))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+        self._carry_out(self.lessee.asked(self._urls, now_s))
+
+    async def _ask_one(self, gateway: str, url: str) -> None:
+        host = url.partition("//")[2].encode()
+        wire = b"GET %b HTTP/1.1\r\nhost: %b\r\nx-forebay-hop: %b\r\n\r\n" % (HEARD, host, self.forwarding.hop_key)
+        ago_s = None
+        with contextlib.suppress(FetchFailed, msgspec.DecodeError):
+            _, body = await fetch(self._raw, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
+            ago_s = _decode(body).heard_ago_s
+        self._carry_out(self.lessee.told(gateway, ago_s, self._owner.clock.now_s()))
+
+    # -- what others ask -----------------------------------------------------------------------------------------------
+
+    def admits(self, connection: ClientConnection, request: Request) -> bool:
+        """Whether a request that came to the gateways' own address is to be handled; if not it is answered."""
+        path = request.target.partition(b"?")[0]
+        if path in OPEN_PATHS:
+            return True
+        if not self.forwarding.hop_key or not hmac.compare_digest(request.facts.hop, self.forwarding.hop_key):
+            connection.refuse(NO_HOP)
+            return False
+        if path == HEARD:
+            ago_s = self._owner.clock.now_s() - self.lessee.renewed_s
+            connection.answer(200, JSON, msgspec.json.encode(_HeardAgo(ago_s if ago_s < float("inf") else None)))
+            return False
+        return True
+
+
+class Fence:
+    """`ports.Upstream` that sends nothing to a leased replica once the lease is over, whatever timers have or haven't run by then."""
+
+    def __init__(self, peering: Peering) -> None:
+        self._peering = peering
+        self._upstream = peering._raw
+
+    def send(
+        self,
+        url: str,
+        request: bytes,
+        sink: ResponseSink,
+        timeout_s: float | None = None,
+        more: BodySource | None = None,
+        body: bytes = b"",
+    ) -> Exchange:
+        """See `ports.Upstream`. Raises ValueError where the lease is over, so that it is tried again as what was not sent."""
+        if not self._peering.in_time(url):
+            raise ValueError("the lease on this replica is over")
+        return self._upstream.send(url, request, sink, timeout_s, more, body)
+
+    def forget(self, url: str) -> None:
+        """See `ports.Upstream`."""
+        self._upstream.forget(url)
+
+    async def close(self) -> None:
+        """See `ports.Upstream`."""
+        await self._upstream.close()
+
+
+def _is_free(replica: RosterReplica, rest: Residue | None) -> bool:
+    """Whether others run so little on ``replica`` that its budgets are true without it."""
+    if rest is None:
+        return True
+    capacity = replica.capacity
+    return rest.streams <= RESIDUE_MAX * capacity.sequences and rest.kv_tokens <= RESIDUE_MAX * capacity.kv_tokens
+
+
+def hello(name: str, url: str, peering: Peering | None) -> Hello:
+    """A gateway's first words."""
+    return Hello(name, url, () if peering is None else peering.holds())

@@ -1,0 +1,190 @@
+"""Two gateway processes behind one address, as people run them: each has replicas of its own, and each process may be killed."""
+
+import asyncio
+import collections
+import urllib.request
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("up several")]
+
+CONFIG = """
+pools:
+  chat:
+    model: llama-3.1-8b
+    profile: slow
+    engine: {kind: emulated, stop_grace: 1s}
+    slo: {ttft: 20s, itl: 2s, attainment: 0.5}
+    scaling: {min: 2, max: 2, cold_start: 5m}
+profiles:
+  slow:
+    base: llama-3.1-8b-h100
+    step: {base: 500ms}
+    sequences: 16
+    cold_start: {provision: 0s, weights: 16GB, bandwidth: 16GB/s, init: 1s}
+tiers:
+  interactive: {rank: 0, ttft: 20s, longest_wait: 1h}
+teams:
+  demo:
+    keys: [{key: sk-demo-interactive, tier: interactive}]
+gateway: {listen: "127.0.0.1:0", count: 2}
+admin: {listen: "127.0.0.1:0"}
+speed: 10
+"""
+"""A token each 50 ms of real time, as in the other tests of crashes."""
+
+
+@pytest.fixture(scope="module")
+def fleet(up_module):
+    return up_module(CONFIG).until_ready()
+
+
+def gateways(fleet):
+    """Process by the gateway's name."""
+    found = {}
+    for process in psutil.Process(fleet.process.pid).children():
+        words = process.cmdline()
+        if "forebay.app.gateway_main" in words:
+            found[words[words.index("--name") + 1]] = process
+    return found
+
+
+def holders(fleet):
+    """Gateway by replica."""
+    return {row["id"]: row["gateway"] for row in fleet.pool()["detail"]}
+
+
+def shared_out(fleet):
+    """Each has one of the two."""
+    return sorted(holders(fleet).values()) == ["gateway-0", "gateway-1"]
+
+
+async def asked(client, count, tokens=5):
+    """``count`` requests at once, each on a connection of its own; by whom each was answered, and how often it was forwarded."""
+
+    async def one():
+        answer = await client.chat.completions.with_raw_response.create(
+            model="llama-3.1-8b",
+            messages=[{"role": "user", "content": "Count."}],
+            max_tokens=tokens,
+            extra_body={"ignore_eos": True},
+            extra_headers={"connection": "close"},
+        )
+        assert answer.parse().usage.completion_tokens == tokens
+        return answer.headers["x-forebay-replica"], answer.headers.get("x-forebay-gateway", "")
+
+    return collections.Counter(await asyncio.gather(*(one() for _ in range(count))))
+
+
+def test_each_has_a_replica_and_all_are_used(fleet, wait_until):
+    fleet.ready(2)
+    wait_until(lambda: shared_out(fleet), "a replica each")
+    assert fleet.status()["gateways"] == {"gateway-0": "ok", "gateway-1": "ok"}
+
+    async def main():
+        async with fleet.client() as client:
+            return await asked(client, 24)
+
+    answered = asyncio.run(main())
+    assert sum(answered.values()) == 24
+
+
+def test_streams_of_the_one_do_not_notice_the_other_ones_death_and_its_replica_is_used_by_the_next_process(fleet, wait_until):
+    wait_until(lambda: shared_out(fleet), "a replica each")
+    before = gateways(fleet)
+
+    async def main():
+        async with fleet.client() as client:
+            streams = await fleet.begun(client, 8, 100)
+            before["gateway-1"].kill()
+            meanwhile = await asked(client, 6)
+            return await asyncio.gather(*streams), meanwhile
+
+    streams, meanwhile = asyncio.run(main())
+    assert sum(meanwhile.values()) == 6, "whoever lives accepts"
+    whole = [stream for stream in streams if stream.whole]
+    assert all(stream.whole or stream.error for stream in streams), "what is cut does not look whole"
+    after = gateways(fleet)
+    assert after["gateway-0"].pid == before["gateway-0"].pid
+    wait_until(lambda: gateways(fleet).get("gateway-1", before["gateway-1"]).pid != before["gateway-1"].pid, "the next process")
+    wait_until(lambda: shared_out(fleet) and fleet.status()["gateways"]["gateway-1"] == "ok", "a replica each again")
+    assert len(whole) < 8 or meanwhile, "some streams were the other one's"
+
+
+def test_a_gateway_that_stays_away_loses_its_replica_to_the_other(fleet, wait_until):
+    """A process that is stopped keeps its connections: nothing is known of it but that it is silent."""
+    wait_until(lambda: shared_out(fleet), "a replica each")
+    stopped = gateways(fleet)["gateway-1"]
+    stopped.suspend()
+    try:
+        wait_until(lambda: set(holders(fleet).values()) == {"gateway-0"}, "the other one to have both")
+    finally:
+        stopped.resume()
+    wait_until(lambda: shared_out(fleet), "a replica each again")
+    kinds = [event["kind"] for event in fleet.events()]
+    assert "lease_lapsed" in kinds
+
+    async def main():
+        async with fleet.client() as client:
+            return await asked(client, 12)
+
+    assert sum(asyncio.run(main()).values()) == 12
+
+
+def test_both_serve_on_while_the_controller_is_gone(fleet, wait_until):
+    wait_until(lambda: shared_out(fleet), "a replica each")
+    term, had = fleet.status()["term"], holders(fleet)
+    controller = fleet.child("controller")
+
+    async def main():
+        async with fleet.client() as client:
+            streams = await fleet.begun(client, 4, 60)
+            controller.kill()
+            meanwhile = await asked(client, 12)
+            return await asyncio.gather(*streams), meanwhile
+
+    streams, meanwhile = asyncio.run(main())
+    assert [stream for stream in streams if not stream.whole] == []
+    assert sum(meanwhile.values()) == 12
+    wait_until(lambda: fleet.status()["term"] > term, "the next controller")
+    wait_until(lambda: holders(fleet) == had, "everybody to have what it had")
+
+
+def own_address(process, shared):
+    """Where a gateway alone is reached: its metrics are there."""
+    (port,) = {one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN} - {shared}
+    return f"http://127.0.0.1:{port}"
+
+
+def counted(address, name, **labels):
+    """The sum of a metric's samples."""
+    with urllib.request.urlopen(f"{address}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    rows = [line for line in lines if line.startswith(name + "{") and all(f'{key}="{value}"' in line for key, value in labels.items())]
+    return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
+
+
+def test_one_replica_serves_what_comes_in_at_both_and_everything_is_counted_once(up, wait_until):
+    fleet = up(CONFIG.replace("{min: 2, max: 2,", "{min: 1, max: 1,")).until_ready()
+    (holder,) = wait_until(lambda: [name for name in holders(fleet).values() if name], "the lease")
+
+    async def main():
+        answered = collections.Counter()
+        async with fleet.client() as client:
+            for _ in range(20):
+                answered += await asked(client, 8)
+                if {gateway for _, gateway in answered} == {"", holder}:
+                    return answered, await fleet.stream(client, 20)
+        raise AssertionError(f"nothing came in at the other one: {answered}")
+
+    answered, stream = asyncio.run(main())
+    assert stream.whole
+    total = sum(answered.values()) + 1
+    shared = int(fleet.gateway.rpartition(":")[2])
+    addresses = [own_address(process, shared) for process in gateways(fleet).values()]
+    completed = [counted(address, "forebay_requests_total", outcome="completed") for address in addresses]
+    assert sorted(completed) == [0, total], "metered where it was answered"
+    assert sum(counted(address, "forebay_output_tokens_total") for address in addresses) == 5 * (total - 1) + 20
+    moved = sum(counted(address, "forebay_forwarded_total", gateway=holder) for address in addresses)
+    assert moved >= sum(count for (_, gateway), count in answered.items() if gateway)

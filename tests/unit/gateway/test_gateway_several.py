@@ -1,0 +1,361 @@
+"""Several gateways: each sends only to what is leased to it, and forwards what another one can start sooner; once, and counted once."""
+
+import asyncio
+import json
+
+import msgspec
+import pytest
+from conftest import CAPACITY, TEAMS
+from several_gateways import BODY, CHAT, KEY, LEASE_S, several
+from test_gateway_surface import ANTHROPIC, ASK, MESSAGE, RESPONSE, typed
+
+from forebay.admission.lessee import State
+from forebay.domain.roster import Residue
+from forebay.spec.types import Limits, TeamLimits
+
+ONE_SLOT = msgspec.structs.replace(CAPACITY, sequences=1, decode_tokens_per_s=20.0)
+
+
+async def whole(seen, answer):
+    answer.json(200, {"by": seen.headers[b"host"].decode(), "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+
+
+async def streams(seen, answer):
+    answer.stream()
+    answer.role()
+    for text in ("to", "ken"):
+        answer.token(text)
+        await asyncio.sleep(0.1)
+    answer.event({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
+    answer.done()
+
+
+async def hangs(seen, answer):
+    await asyncio.Event().wait()
+
+
+def engines(world):
+    return [len(engine.seen) for engine in world.engines]
+
+
+def test_each_sends_only_to_what_is_leased_to_it():
+    async def test(world):
+        world.lease("a", "b")
+        for _ in range(3):
+            assert (await world.ask("a")).status == 200
+        assert engines(world) == [3, 0]
+        assert (await world.ask("b")).status == 200
+        assert engines(world) == [3, 1]
+
+    several(test, whole, whole)
+
+
+def test_a_gateway_without_a_replica_forwards():
+    async def test(world):
+        world.lease("b")
+        answer = await world.ask("a", headers={"x-request-id": "mine", "authorization": "Bearer sk-any"})
+        assert answer.status == 200
+        told = {name: value for name, value in answer.headers.items() if name.startswith("x-forebay")}
+        assert told == {
+            "x-forebay-gateway": "b",
+            "x-forebay-pool": "chat",
+            "x-forebay-replica": "r0",
+            "x-forebay-queue-ms": "0",
+        }
+        assert answer.headers["x-request-id"] == "mine"
+        (seen,) = world.engines[0].seen
+        assert seen.headers[b"x-request-id"] == b"mine"
+        assert json.loads(seen.body) == BODY
+        assert not {b"authorization", b"x-forebay-hop", b"x-forebay-deadline"} & seen.headers.keys(), "secrets of ours are no engine's"
+        # It came in at a, and was answered at b: counted once as each.
+        assert (world.meter("a").arrived, world.meter("b").arrived) == (1, 0)
+        assert (world.outcomes("a"), world.outcomes("b")) == ({"moved": 1}, {"completed": 1})
+        assert (world.meter("a").output_tokens, world.meter("b").output_tokens) == (0, 2)
+        assert list(world.gateways["a"].shown.forwarded()) == [("chat", "b", 1)]
+
+    several(test, whole)
+
+
+def test_a_stream_comes_through_as_it_is_made():
+    async def test(world):
+        world.lease("b")
+        client = await world.client("a")
+        client.send(CHAT, {**BODY, "stream": True})
+        await world.sleep(0.05)
+        assert b'"to"' in await client.reader.readuntil(b'"to"')
+        assert world.clock.now_s() < 0.1, "the first token is not held back"
+        rest = await client.reader.readuntil(b"0\r\n\r\n")
+        assert b"ken" in rest
+        assert b"[DONE]" in rest
+        assert b"usage" not in rest, "asked by the gateways, not by the client"
+        await world.sleep(0.1)
+        assert (world.meter("a").output_tokens, world.meter("b").output_tokens) == (0, 2)
+
+    several(test, streams)
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "script"), [("/v1/responses", ASK, RESPONSE), ("/v1/messages", MESSAGE, ANTHROPIC)], ids=["responses", "messages"]
+)
+def test_every_api_is_forwarded(target, body, script):
+    async def test(world):
+        world.lease("b")
+        answer = await (await world.client("a")).ask(target, body)
+        assert answer.headers["x-forebay-gateway"] == "b"
+        assert typed(answer)[-1][0] in {"response.completed", "message_stop"}
+
+    several(test, script)
+
+
+def test_a_large_body_is_forwarded_as_it_comes():
+    async def counts(seen, answer):
+        answer.json(200, {"bytes": len(seen.body)})
+
+    async def test(world):
+        world.lease("b")
+        body = {**BODY, "messages": [{"role": "user", "content": "x" * 300_000}]}
+        answer = await (await world.client("a")).ask(CHAT, body)
+        assert answer.json()["bytes"] == len(json.dumps(body))
+        assert answer.headers["x-forebay-gateway"] == "b"
+
+    several(test, counts, limits=Limits(body_bytes_max=64 * 1024))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_the_engine_behind_both(stream):
+    async def test(world):
+        world.lease("b")
+        client = await world.client("a")
+        client.send(CHAT, {**BODY, "stream": stream})
+        await world.sleep(0.1)
+        assert (world.inside(), len(world.engines[0].open)) == ({"a": 1, "b": 1}, 1)
+        client.close()
+        await world.sleep(0.1)
+        assert (world.inside(), len(world.engines[0].open)) == ({"a": 0, "b": 0}, 0)
+
+    several(test, hangs)
+
+
+def test_a_request_goes_where_it_waits_shorter_and_stays_where_the_gain_is_small():
+    async def test(world):
+        world.lease("a", "b", capacity=ONE_SLOT)
+        for number in range(2):  # one runs at a, the other one is the first to wait
+            (await world.client("a")).send(CHAT, BODY)
+            await world.sleep(0.01)
+            assert engines(world) == [1, 0], number
+        # More than a second of work waits here, and nothing there.
+        (await world.client("a")).send(CHAT, BODY)
+        await world.sleep(0.01)
+        assert engines(world) == [1, 1]
+        assert world.inside() == {"a": 3, "b": 1}
+
+    several(test, hangs, hangs)
+
+
+def test_nothing_is_forwarded_twice():
+    """Each thinks that the other one has the replica: as after a move that one of them does not know of yet."""
+
+    async def test(world):
+        world.lease("b", to="a")
+        world.lease("a", to="b")
+        client = await world.client("a")
+        client.send(CHAT, BODY)
+        await world.sleep(5.0)
+        assert world.inside() == {"a": 1, "b": 1}, "it waits at b, and does not come back"
+        assert list(world.gateways["b"].shown.forwarded()) == []
+        answer = await client.read()
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "no_replicas")
+        assert "retry-after" in answer.headers, "b's refusal is the answer: a has nothing to add"
+        assert engines(world) == [0]
+
+    several(test, whole)
+
+
+def test_a_peer_that_is_gone_costs_no_request_where_this_one_can_serve_later():
+    async def test(world):
+        world.lease("b")
+        await world.gateways["b"].close()
+        client = await world.client("a")
+        client.send(CHAT, BODY)
+        await world.sleep(1.0)
+        assert world.inside()["a"] == 1, "it waits at home"
+        world.lease("a", to="a")
+        assert (await client.read()).status == 200
+        assert world.outcomes("a") == {"moved": 2, "completed": 1} or world.outcomes("a") == {"moved": 1, "completed": 1}
+
+    several(test, whole)
+
+
+def test_a_peer_that_dies_under_a_stream_ends_it_with_an_error_event():
+    async def begins(seen, answer):
+        answer.stream()
+        answer.token("to")
+        await asyncio.Event().wait()
+
+    async def test(world):
+        world.lease("b")
+        client = await world.client("a")
+        client.send(CHAT, {**BODY, "stream": True})
+        await world.sleep(0.1)
+        for connection in list(world.gateways["b"].servers[1].connections):
+            connection.abort()
+        events = (await client.read()).events()
+        assert events[-2]["error"]["code"] == "stream_truncated"
+        assert events[-1] == "[DONE]"
+
+    several(test, begins)
+
+
+def test_an_engines_refusal_at_the_other_gateway_is_told_as_it_is():
+    async def wrong(seen, answer):
+        answer.json(400, {"error": {"message": "no", "type": "invalid_request_error", "param": "n", "code": "bad"}})
+
+    async def test(world):
+        world.lease("b")
+        answer = await world.ask("a")
+        assert (answer.status, answer.json()["error"]["code"]) == (400, "bad")
+        assert len(world.engines[0].seen) == 1
+
+    several(test, wrong)
+
+
+def test_the_key_the_tier_and_the_deadline_go_along():
+    async def test(world):
+        world.lease("b", capacity=msgspec.structs.replace(CAPACITY, sequences=1))
+        (await world.client("b")).send(CHAT, BODY, {"authorization": "Bearer sk-search"})
+        await world.sleep(0.1)
+        client = await world.client("a")
+        client.send(CHAT, {**BODY, "service_tier": "batch"}, {"x-api-key": "sk-mail", "x-forebay-deadline": "2000"})
+        await world.sleep(0.5)
+        (load,) = world.gateways["b"].snapshot().pools
+        assert {lane.tier: lane.waiting for lane in load.lanes} == {"interactive": 0, "standard": 0, "batch": 1}
+        assert [team.team for team in world.gateways["b"].desk.pools["chat"].admission.teams() if team.waiting] == ["mail"]
+        answer = await client.read()
+        assert (answer.status, answer.json()["error"]["code"]) == (429, "queue_wait_expired")
+        assert 1.5 < world.clock.now_s() < 3, "its client waits two seconds in all"
+
+    several(test, hangs, teams=TEAMS)
+
+
+def test_a_teams_limits_count_where_it_came_in():
+    teams = (msgspec.structs.replace(TEAMS[0], limits=TeamLimits(requests_per_minute=2)),)
+
+    async def test(world):
+        world.lease("b")
+        answers = [await world.ask("a", headers={"authorization": "Bearer sk-search"}) for _ in range(3)]
+        assert [answer.status for answer in answers] == [200, 200, 429]
+        assert answers[1].headers["x-ratelimit-remaining-requests"] == "0"
+        assert (await world.ask("b", headers={"authorization": "Bearer sk-search"})).status == 200
+
+    several(test, whole, teams=teams)
+
+
+@pytest.mark.parametrize("key", [None, "", "guessed"])
+def test_the_gateways_own_address_is_for_gateways(key):
+    async def test(world):
+        world.lease("a", "b")
+        client = await world.client("a", hops=True)
+        answer = await client.ask(CHAT, BODY, {} if key is None else {"x-forebay-hop": key})
+        assert answer.status == 403
+        assert engines(world) == [0, 0]
+        assert (await client.ask("/health")).status == 200
+        assert b"forebay_forwarded" in (await client.ask("/metrics")).body
+
+    several(test, whole, whole)
+
+
+def test_a_client_that_knows_of_hops_is_a_client_like_any():
+    async def test(world):
+        world.lease("b")
+        answer = await world.ask("a", headers={"x-forebay-hop": KEY})
+        assert (answer.status, answer.headers["x-forebay-gateway"]) == (200, "b")
+        assert world.meter("a").arrived == 1
+
+    several(test, whole)
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+def test_streams_of_a_replica_that_moved_end_where_they_began():
+    async def slow(seen, answer):
+        answer.stream()
+        for _ in range(4):
+            answer.token("x")
+            await asyncio.sleep(1.0)
+        answer.done()
+
+    async def test(world):
+        world.lease("a", "b")
+        client = await world.client("a")
+        client.send(CHAT, {**BODY, "stream": True})
+        await world.sleep(0.5)
+        world.lease("b", "b")
+        answer = await client.read()
+        assert answer.events()[-1] == "[DONE]"
+        assert world.outcomes("a") == {"completed": 1}
+
+    several(test, slow, slow)
+
+
+def test_a_replica_on_which_another_still_runs_much_is_not_used_until_that_has_ended():
+    async def test(world):
+        world.lease("b", "b")
+        world.heard("b", residues=(Residue("r0", streams=7, kv_tokens=100),))
+        for _ in range(4):
+            assert (await world.ask("b")).status == 200
+        assert engines(world) == [0, 4]
+        world.heard("b", residues=(Residue("r0", streams=1, kv_tokens=100),))
+        for _ in range(4):
+            assert (await world.ask("b")).status == 200
+        assert engines(world)[0] > 0
+
+    several(test, whole, whole)
+
+
+def test_a_gateway_that_is_cut_off_stops_and_forwards_while_the_controller_lives():
+    async def test(world):
+        world.lease("a", "b")
+        lessee = world.gateways["a"].peering.lessee
+        for _ in range(14):
+            await world.sleep(1.0)
+            world.heard("b")  # and nobody answers a
+        assert lessee.state is State.YIELDED
+        answer = await world.ask("a")
+        assert (answer.status, answer.headers["x-forebay-gateway"]) == (200, "b")
+        assert engines(world) == [0, 1]
+        world.heard("a")
+        assert "x-forebay-gateway" not in (await world.ask("a")).headers
+        assert engines(world) == [1, 1]
+        kinds = [event.kind for event in world.sinks["a"].events]
+        assert kinds.count("lease_unused") == 1
+
+    several(test, whole, whole)
+
+
+def test_without_a_controller_both_serve_on_by_their_leases():
+    async def test(world):
+        world.lease("a", "b")
+        for second in range(60):
+            await world.sleep(1.0)
+            assert (await world.ask("a")).status == 200, second
+        assert world.gateways["a"].peering.lessee.state is State.STANDING
+        assert engines(world) == [60, 0]
+
+    several(test, whole, whole)
+
+
+def test_a_process_that_was_stopped_sends_nothing_by_an_old_lease():
+    """Its timers have not run yet when the first request is read: what it compares is the clock."""
+
+    async def test(world):
+        world.lease("a", "b")
+        peering = world.gateways["a"].peering
+        peering._timer.cancel()
+        await world.clock.sleep_until(world.clock.now_s() + 3 * LEASE_S)
+        world.heard("b")
+        answer = await world.ask("a")
+        assert answer.status == 200
+        assert engines(world) == [0, 1], "forwarded: what a had may be another's by now"
+
+    several(test, whole, whole)

@@ -1,0 +1,44 @@
+"""Worlds with two gateways: replicas are never shared, whichever of gateways and controller crash or are cut off; and sabotage is found out."""
+
+import pytest
+
+from forebay.admission import lessee
+from forebay.app.world.plan import OF_SEVERAL, draw
+from forebay.app.world.run import judge
+
+SABOTAGE_SEEDS = range(6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_world_of_two_gateways_holds_its_promises(seed):
+    verdict = judge(seed, gateways=2)
+    assert verdict.ok, verdict.broken
+    assert verdict.told["complete"] > 0
+
+
+def test_three_gateways_and_the_same_seed():
+    first, again = judge(4, gateways=3), judge(4, gateways=3)
+    assert first.ok, first.broken
+    assert first.digest == again.digest
+
+
+def test_plans_of_several_have_troubles_of_their_own_and_else_the_same_world():
+    one, two = draw(3), draw(3, gateways=2)
+    assert two.wishes == one.wishes
+    assert two.events[: len(one.events)] == one.events
+    assert {event.trouble for seed in range(20) for event in draw(seed, gateways=2).events} > OF_SEVERAL
+    assert not {event.trouble for seed in range(40) for event in draw(seed).events} & OF_SEVERAL
+
+
+def broken_promises():
+    """Of the first worlds in which any is broken."""
+    for seed in SABOTAGE_SEEDS:
+        promises = {broken.promise for broken in judge(seed, gateways=2).broken}
+        if promises:
+            return promises
+    return set()
+
+
+def test_a_gateway_that_uses_what_it_had_for_ever_is_found_out(monkeypatch):
+    monkeypatch.setattr(lessee, "HELD_FRACTION", 100.0)
+    assert "no replica is shared" in broken_promises()
