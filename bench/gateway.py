@@ -437,7 +437,7 @@ async def hold(proxies: Proxies, args: argparse.Namespace) -> dict:
             writer.transport.abort()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             broken += 1
-            print(f"broken: {error}", file=sys.stderr)
+            print(f"broken: {error} {getattr(error, 'partial', b'')[-200:]!r}", file=sys.stderr)
 
     before = cpu_s(pid)
     await asyncio.gather(*(one() for _ in range(args.held)))
