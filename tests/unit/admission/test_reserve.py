@@ -261,6 +261,13 @@ def test_the_lag_is_learned_and_stays_in_its_bounds(late_s: list[float]) -> None
         assert 0.0 <= replica.lag_s <= LAG_S_MAX
 
 
+def test_an_engine_far_slower_than_declared_has_the_longest_lag() -> None:
+    pool, replica = one_replica()
+    pool.arrive(0, "top", "t", LONG, 0.0)
+    pool.first_token(0, 10.0)
+    assert replica.lag_s == LAG_S_MAX
+
+
 def test_a_steady_lag_is_found() -> None:
     pool, replica = one_replica()
     for ticket in range(200):
