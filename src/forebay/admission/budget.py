@@ -92,6 +92,9 @@ class Replica:
         self.url = listed.url
         self.listed = True
         self.capacity = listed.capacity
+        per_s = listed.capacity.prefill_tokens_per_s
+        self._token_s = 1.0 / per_s if per_s > 0 else 0.0
+        """To prefill one, by the roster; 0: unknown."""
         self.sequences_allowed = max(listed.capacity.sequences, self.sequences)
         self._refused = None
         if self._weighed:
@@ -228,11 +231,10 @@ class Replica:
         self.sequences += ticket.sequences
         self.held_tokens += ticket.prompt
         self.worst_tokens += ticket.total
-        per_s = self.capacity.prefill_tokens_per_s
-        begins_s = now_s + self.lag_s
-        if self.prefill_tokens and self.horizon_s > begins_s:
-            begins_s = self.horizon_s
-        self.horizon_s = ticket.prefilled_s = begins_s + ticket.uncached / per_s if per_s > 0 else now_s
+        horizon_s = now_s + self.lag_s
+        if self.prefill_tokens and self.horizon_s > horizon_s:
+            horizon_s = self.horizon_s
+        self.horizon_s = ticket.prefilled_s = horizon_s + ticket.uncached * self._token_s
         self.prefill_tokens += ticket.uncached
         self.preemptible += ticket.lane.preemptible
         if ticket.whole:
@@ -260,8 +262,7 @@ class Replica:
             self._refused = None
         if ticket.outstanding:
             self.prefill_tokens -= ticket.outstanding
-            if self.capacity.prefill_tokens_per_s > 0:
-                self.horizon_s -= ticket.outstanding / self.capacity.prefill_tokens_per_s
+            self.horizon_s -= ticket.outstanding * self._token_s
         self.preemptible -= ticket.lane.preemptible
         ticket.emitted = ticket.outstanding = 0
         if ticket.spared:
@@ -293,16 +294,14 @@ class Replica:
     def begun(self, ticket: Ticket, now_s: float) -> None:
         """Its first token came: what was sent before it is prefilled too, since engines take prompts in their order."""
         lag_s = self.lag_s + LAG_GAIN * (now_s - ticket.prefilled_s)
-        if 0.0 <= lag_s <= LAG_S_MAX:
-            self.lag_s = lag_s
+        self.lag_s = 0.0 if lag_s < 0.0 else LAG_S_MAX if lag_s > LAG_S_MAX else lag_s
         wholes = self.wholes
         while wholes and wholes[0].dispatched_s < ticket.dispatched_s:
             before = wholes.popleft()
             if before.replica is self and before.outstanding:
                 self.prefilled(before)
         self.prefilled(ticket)
-        if self.prefill_tokens and self.capacity.prefill_tokens_per_s > 0:
-            self.horizon_s = now_s + self.prefill_tokens / self.capacity.prefill_tokens_per_s
+        self.horizon_s = now_s + self.prefill_tokens * self._token_s
 
     def clear_in_s(self, now_s: float) -> float:
         """In how many seconds nothing is foreseen to be left to prefill; 0: nothing is, or it should be done by now."""

@@ -137,8 +137,7 @@ class Admission:
         entry.answered = True
         if entry.outstanding:
             replica.begun(entry, now_s)
-            if replica.prefill_wanted:
-                return self._freed_on(replica, now_s)
+            return self._freed_on(replica, now_s) if replica.prefill_wanted else []
         return []
 
     def answered(self, ticket: int) -> None:

@@ -295,6 +295,8 @@ class Replicas:
         assert self.prefixes.replicas() <= may_be_chosen, "a replica that left is thought to have something cached"
         self.prefixes.check()
         assert all(self._known[replica.id] is replica for replica in self.listed), "a replica is kept twice"
+        told = any(other.prefill_wanted for other in self.listed if other.prefill_tokens)
+        assert not self.held or told, "preemptible work waits for prompts to be prefilled, and nobody would tell"
 
 
 def _depth(levels: list[tuple[int, int]], bit: int) -> int:

@@ -13,6 +13,8 @@ from forebay.admission.budget import RESERVE, Replica
 
 DEMAND_TAU_S = 30.0
 """Time constant of the measured demand: what came this long ago counts 1/e."""
+FOLD_S = 0.01
+"""What came is taken into the demand in steps no shorter than this."""
 BUSY_MIN = 0.01
 """Demand that keeps less than this of a replica busy is gone."""
 PATIENCE_S = 0.6
@@ -33,7 +35,7 @@ class Reserve:
     def tokens_per_s(self, now_s: float) -> float:
         """The demand as of ``now_s``; what came since the last question came evenly since then."""
         passed_s = now_s - self._at_s
-        if passed_s > 0:
+        if passed_s > FOLD_S:
             kept = math.exp(-passed_s / DEMAND_TAU_S)
             spread_s = passed_s / (1 - kept) if kept else DEMAND_TAU_S
             self._tokens_per_s = self._tokens_per_s * kept + self.arrived_tokens / spread_s

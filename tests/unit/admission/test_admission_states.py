@@ -159,6 +159,9 @@ class AdmissionStates(RuleBasedStateMachine):
         request.prefilling = False
         self.lanes["batch"].append(effect.ticket)
 
+    def prefilling_beside(self, replica: str) -> bool:
+        return any(self.requests[t].prefilling for other in self.roster if other != replica for t in self.permits.get(other, []))
+
     def replica_of(self, ticket: int) -> str:
         return next(replica for replica, tickets in self.permits.items() if ticket in tickets)
 
@@ -310,7 +313,9 @@ class AdmissionStates(RuleBasedStateMachine):
             return
         for entry in looked_at:
             for replica in self.roster:
-                if replica not in self.requests[entry.id].excluded:
+                request = self.requests[entry.id]
+                waits_for_a_clear_one = request.tier == "batch" and self.prefilling_beside(replica)
+                if replica not in request.excluded and not waits_for_a_clear_one:
                     assert not self.fits(entry.id, replica, exact=False), f"{entry.id} fits and waits"
 
     @invariant()
