@@ -16,7 +16,7 @@ from forebay.admission.outcomes import Refusal, Shortage, bounded
 from forebay.admission.prior import MARGIN
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
-from forebay.domain.roster import Capacity
+from forebay.domain.roster import Capacity, Posture
 from forebay.domain.signal import Known, Signal, Unknown
 
 NO_REPLICAS_RETRY_S = 30.0
@@ -143,6 +143,7 @@ def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: f
     tokens += sum(other.cost_tokens for other in before)
     pace = lane.pace.tokens_per_s(now_s, True)
     roomiest = replicas.roomiest(ticket)
+    held = lane.preemptible and replicas.posture is Posture.HOLD_PREEMPTIBLE
     return Position(
         tier=lane.tier,
         waiting=True,
@@ -151,5 +152,5 @@ def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: f
         waited_s=now_s - ticket.arrived_s,
         starts_in_s=tokens / pace.value if isinstance(pace, Known) else foreseen_s,
         refused_in_s=max(0.0, ticket.deadline_s - now_s),
-        short_of=Shortage.REPLICA if roomiest is None else roomiest.short_of(ticket),
+        short_of=Shortage.REPLICA if roomiest is None else Shortage.EVENT if held else roomiest.short_of(ticket),
     )
