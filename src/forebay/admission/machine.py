@@ -112,7 +112,7 @@ class Admission:
             replicas.reserve.arrived_tokens += entry.uncached
             if not replicas.courteous:
                 replicas.be_courteous(True)
-        goes_next = not waiting.count or not waiting.ahead(lane)
+        goes_next = (not waiting.count or not waiting.ahead(lane)) and not (lane.preemptible and waiting.held)
         if goes_next:
             replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
             if replica is not None:
@@ -302,7 +302,7 @@ class Admission:
             return hopeless
         lane = entry.lane
         sheds_all = self._replicas.posture is Posture.SHED_LOW and lane.rank > self._lanes[0].rank
-        if sheds_all or (self._replicas.posture is not Posture.OPEN and lane.preemptible):
+        if sheds_all or (lane.preemptible and self._replicas.posture.sheds):
             return Refusal.SHED if self._replicas.listed else Refusal.NO_REPLICAS
         late = too_late(self._lanes, lane, entry.account, self._replicas, entry.deadline_s, now_s)
         return Refusal.WOULD_EXPIRE if late else None

@@ -52,6 +52,8 @@ class Shortage(StrEnum):
     """There is room, and it is kept for a larger one that has been passed often enough."""
     TURN = "turn"
     """Requests that go before it."""
+    EVENT = "event"
+    """A scheduled event that is about to begin: what is preemptible is held back for it."""
     REPLICA = "replica"
     """A replica that it has not tried and that could hold it."""
 

@@ -15,6 +15,7 @@ from forebay.admission.preempting import victims_for
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import Waiting
+from forebay.domain.roster import Posture
 
 NO_REPLICAS_HOLD_S = 15.0
 """With no replica and none expected a request is held this long: the controller needs a few ticks to start the first."""
@@ -59,6 +60,7 @@ class Pump:
 
     def all_changed(self) -> None:
         """Everything has to be looked at anew: there is another roster."""
+        self.waiting.held = self.replicas.posture is Posture.HOLD_PREEMPTIBLE
         self._change += 1
         self._freed.clear()
         self._freed_from = self._change

@@ -19,7 +19,7 @@ LOOK_MAX = 8
 class Waiting:
     """The lanes of one pool."""
 
-    __slots__ = ("_deadlines", "_sharing", "count", "due_s", "lane_of", "lanes", "last_seq", "returned")
+    __slots__ = ("_deadlines", "_sharing", "count", "due_s", "held", "lane_of", "lanes", "last_seq", "returned")
 
     def __init__(self, tiers: Sequence[Tier], weights: Mapping[str, float]) -> None:
         ranked = sorted(tiers, key=lambda tier: tier.rank)
@@ -33,6 +33,8 @@ class Waiting:
         """Nothing expires before this."""
         self.last_seq = 0
         """The queueing number given last."""
+        self.held = False
+        """What is preemptible is not started."""
         self._deadlines = Deadlines()
         self._sharing = tuple(lane for lane in self.lanes if lane.gain)
 
@@ -67,16 +69,17 @@ class Waiting:
             if lane is ticket.lane:
                 if lane.owed_tokens > 0:
                     lane.owed_tokens -= tokens
-            elif lane.waiting:
+            elif lane.waiting and not (self.held and lane.preemptible):
                 lane.owed_tokens += lane.gain * tokens
 
     def first(self, now_s: float) -> Ticket | None:
-        """Who goes next; None: nobody waits."""
+        """Who goes next; None: nobody waits, but for what is held back."""
+        held = self.held
         for lane in self._sharing:
-            if lane.owed_tokens > 0 and lane.waiting:
+            if lane.owed_tokens > 0 and lane.waiting and not (held and lane.preemptible):
                 return lane.order.head(now_s)
         for lane in self.lanes:
-            if lane.waiting:
+            if lane.waiting and not (held and lane.preemptible):
                 return lane.order.head(now_s)
         return None
 
@@ -85,7 +88,7 @@ class Waiting:
         found: list[Ticket] = []
         for lane in self.lanes:
             more = LOOK_MAX - len(found)
-            if lane.waiting and more > 0:
+            if lane.waiting and more > 0 and not (self.held and lane.preemptible):
                 head = lane.order.head(now_s)
                 if head is not first:
                     found.append(head)

@@ -16,7 +16,7 @@ from forebay.admission.outcomes import Refusal, Shortage, bounded
 from forebay.admission.prior import MARGIN
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
-from forebay.domain.roster import Capacity
+from forebay.domain.roster import Capacity, Posture
 from forebay.domain.signal import Known, Signal, Unknown
 
 NO_REPLICAS_RETRY_S = 30.0
@@ -144,7 +144,9 @@ def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: f
     pace = lane.pace.tokens_per_s(now_s, True)
     roomiest = replicas.roomiest(ticket)
     short_of = Shortage.REPLICA if roomiest is None else roomiest.short_of(ticket)
-    if short_of is Shortage.TURN and lane.preemptible and roomiest in replicas.held:
+    if lane.preemptible and roomiest is not None and replicas.posture is Posture.HOLD_PREEMPTIBLE:
+        short_of = Shortage.EVENT
+    elif short_of is Shortage.TURN and lane.preemptible and roomiest in replicas.held:
         short_of = Shortage.PREFILL
     return Position(
         tier=lane.tier,

@@ -59,6 +59,8 @@ def command(
     console = output.console()
     for row in found:
         console.print(render(row))
+        if row.posture_because:
+            console.print(f"[bold]{escape(row.posture)}[/bold] {escape(row.posture_because)}")
         for alert in row.alerts:
             console.print(f"[bold red]! {alert.kind}[/bold red] {escape(alert.message)}")
 

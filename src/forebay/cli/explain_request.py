@@ -22,6 +22,7 @@ _WAITED_FOR = {
     "pace": "steps short enough for the inter-token promise",
     "kept": "room that is kept for a larger request",
     "turn": "its turn, behind others",
+    "event": "a scheduled event to have its replicas",
     "replica": "a replica that can hold it",
 }
 

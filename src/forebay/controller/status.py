@@ -70,6 +70,7 @@ class Explanation(msgspec.Struct, frozen=True):
     posture: str
     terms: tuple[Term, ...]
     alerts: tuple[Alert, ...]
+    posture_because: str = ""
 
 
 def explanation(decision: Decision, at: str) -> Explanation:
@@ -82,4 +83,5 @@ def explanation(decision: Decision, at: str) -> Explanation:
         posture=decision.posture,
         terms=decision.terms,
         alerts=decision.alerts,
+        posture_because=decision.posture_because,
     )

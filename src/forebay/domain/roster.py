@@ -18,6 +18,13 @@ class Posture(StrEnum):
     OPEN = "open"
     SHED_PREEMPTIBLE = "shed_preemptible"
     SHED_LOW = "shed_low"
+    HOLD_PREEMPTIBLE = "hold_preemptible"
+    """Preemptible work waits, whatever room there is: a scheduled event is about to need it."""
+
+    @property
+    def sheds(self) -> bool:
+        """It refuses something."""
+        return self in (Posture.SHED_PREEMPTIBLE, Posture.SHED_LOW)
 
 
 class Capacity(msgspec.Struct, frozen=True):

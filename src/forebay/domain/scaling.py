@@ -153,6 +153,8 @@ class Decision(msgspec.Struct, frozen=True):
     memory: bytes = b""
     warm: int = 0
     """Warm nodes to hold beside the replicas."""
+    posture_because: str = ""
+    """Why the posture isn't open."""
 
 
 class Policy(Protocol):

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from forebay.domain.roster import Posture
 from forebay.domain.scaling import MEMORY_BYTES_MAX, Decision, Observation, Term, TermKind
-from forebay.scaling import alerts, arrivals, caps, economics, floors, outlook, scale_in, shapes, sustained, warm, weighing
+from forebay.scaling import alerts, arrivals, caps, economics, floors, outlook, postures, scale_in, shapes, sustained, warm, weighing
 from forebay.scaling import memory as memories
 from forebay.scaling import sight as sights
 from forebay.scaling.capacity import PoolCapacity
@@ -81,6 +80,7 @@ class QueueFirst:
         if binding.kind is TermKind.SCALE_IN:
             memory = msgspec.structs.replace(memory, stepped_s=sight.now_s)
         exhausted = self._exhausted(sight, reasons)
+        posture, because = postures.posture(exhausted, postures.held_for(self._schedule, sight.ready, observation.wall_s))
         asked = binding.name == caps.ASK
         warm_nodes = self._warm(observation, sight, reasons, binding.replicas)
         if reasons.reserve is not None:
@@ -98,7 +98,8 @@ class QueueFirst:
             replicas=binding.replicas,
             reason=binding.name,
             terms=terms,
-            posture=Posture.SHED_PREEMPTIBLE if exhausted else Posture.OPEN,
+            posture=posture,
+            posture_because=because,
             alerts=alerts.raised(observation.pool, sight, memory, settings, self._slo, exhausted, binding if asked else None),
             look_again_at_s=sight.now_s + settings.interval_s,
             memory=memories.dump(memory),

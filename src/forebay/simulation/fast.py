@@ -20,7 +20,12 @@ from forebay.simulation.kernel.numbers import ITL, TPOT, TTFT, WAIT
 from forebay.simulation.kernel.sketches import bounds, quantile_s
 from forebay.simulation.values import FleetRules, ReplicaReadings, TierResult, TierTotals
 
-_POSTURES = {Posture.OPEN: play.OPEN, Posture.SHED_PREEMPTIBLE: play.SHED_PREEMPTIBLE, Posture.SHED_LOW: play.SHED_LOW}
+_POSTURES = {
+    Posture.OPEN: play.OPEN,
+    Posture.SHED_PREEMPTIBLE: play.SHED_PREEMPTIBLE,
+    Posture.SHED_LOW: play.SHED_LOW,
+    Posture.HOLD_PREEMPTIBLE: play.OPEN,  # nothing of it is played: it holds for a minute an event
+}
 _QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 
 

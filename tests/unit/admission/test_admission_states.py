@@ -128,6 +128,8 @@ class AdmissionStates(RuleBasedStateMachine):
 
     def started(self, effect: Dispatch) -> None:
         request = self.requests[effect.ticket]
+        held = self.machine._replicas.posture is Posture.HOLD_PREEMPTIBLE
+        assert not (held and request.tier == "batch"), "started though it is held back for an event"
         assert effect.ticket in self.lanes[request.tier], "started, and did not wait: twice, or ended"
         assert effect.replica_id in self.roster, "dispatched to a replica that isn't in the roster"
         assert effect.replica_id not in request.excluded, "dispatched again to a replica that failed it"
