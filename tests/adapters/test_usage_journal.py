@@ -20,7 +20,7 @@ from forebay.testing.store import MemoryStore
 
 KEYS = [("search", "llama", "interactive", "chat"), ("mail", "llama", "batch", "chat"), ("mail", "qwen", "batch", "long")]
 DAY_S = 86_400
-EXAMPLES = int(os.environ.get("FOREBAY_CRASH_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("FOREBAY_CRASH_EXAMPLES", "50"))
 NOW_S = 20_000 * DAY_S
 
 

@@ -44,7 +44,7 @@ def test_a_key_is_changed_under_a_stream_and_a_bad_file_is_refused(up, wait_unti
             file.write_text(CONFIG.replace("sk-one", "sk-two"))
             await wait_until_async(lambda: gauge('forebay_config_reloads_total{result="taken"}') == "1.0", "the new configuration")
             assert (await fleet.stream(new, 3)).whole
-            assert "invalid_api_key" in (await fleet.stream(old, 3)).error
+            assert "Incorrect or missing API key" in (await fleet.stream(old, 3)).error
             file.write_text(CONFIG.replace("sk-one", "sk-two").replace("max: 1", "max: 9") + "nonsense: 1\n")
             await wait_until_async(lambda: gauge("forebay_config_refused") == "1.0", "the bad one to be refused")
             assert (await fleet.stream(new, 3)).whole

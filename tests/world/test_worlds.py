@@ -7,9 +7,7 @@ from forebay.admission.machine import Admission
 from forebay.app.world.plan import draw
 from forebay.app.world.run import judge
 from forebay.domain.signal import Unknown
-from forebay.domain.usage import UsageMark
 from forebay.gateway.answers import LAST_CHUNK
-from forebay.gateway.metering import Metering
 from forebay.gateway.meters import Outcome
 from forebay.gateway.relay import Call
 from forebay.scaling.drain import Retreat, Stop
@@ -93,17 +91,4 @@ def test_a_ledger_that_takes_a_batch_twice_is_found_out(monkeypatch):
         return append(self, batch, wall_s)
 
     monkeypatch.setattr(MemoryStore, "append_usage", careless)
-    assert "the bill is right" in broken_promises()
-
-
-def test_usage_that_is_forgotten_once_it_is_sent_is_found_out(monkeypatch):
-    outgoing = Metering.outgoing
-
-    def careless(self):
-        batches = outgoing(self)
-        for batch in batches:
-            self.acknowledged(UsageMark(batch.journal, batch.upto))
-        return batches
-
-    monkeypatch.setattr(Metering, "outgoing", careless)
     assert "the bill is right" in broken_promises()

@@ -72,8 +72,9 @@ class UsageBook:
                 prompt, output = _cut(prompt), _cut(output)
                 cached = min(_cut(cached), prompt)
             cell[PROMPT] += prompt
-            cell[CACHED] += cached
             cell[OUTPUT] += output
+            if cached:
+                cell[CACHED] += cached
             if not exact:
                 cell[COUNTED] += prompt + output
         queue_ms = int(queue_s * _MS + 0.5)
