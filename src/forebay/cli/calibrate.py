@@ -170,7 +170,7 @@ def _yaml(found: Fitted, measured: Measured, name: str, base: str) -> str:
 def _spread(found: Fitted) -> str:
     spread = found.spread
     if spread.steady:
-        return "Steps are steady: single ones take what the law says."
+        return "No spread of single steps: they are steady, or gaps tell more of the way to here than of the engine."
     usual = f"{spread.p5:.0%} to {spread.p95:.0%} of what the law says"
     return f"Single steps take {usual} in nine cases of ten, {spread.p99:.0%} or more in one of a hundred."
 

@@ -32,6 +32,8 @@ GAPS_LEAST = 200
 """Fewer gaps than this don't show a quantile that one in a hundred exceeds."""
 SPREAD_LEAST = 0.05
 """Of the median: steps that vary by less, one in twenty on either side, are taken for steady, since that may be the client's clock."""
+STEPS_SHARE_LEAST = 1 / 3
+"""Of the variance of single gaps: where less is the steps' own, gaps tell of the way to the client, and no spread is made of them."""
 COEFFICIENTS = ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s")
 
 _Matrix = npt.NDArray[np.float64]
@@ -144,13 +146,26 @@ def _prefill_law(rows: Sequence[PrefillRow], base_s: float, chunk_tokens: int) -
 def _spread(rows: Sequence[DecodeRow], law: StepLaw) -> StepSpread:
     """Quantiles of single steps over the law's time, scaled so that steps drawn from them take what the law says in the mean."""
     of_law = [gap_s / step_s(law, row.sequences, row.kv_tokens, 0) for row in rows for gap_s in row.gaps_s]
-    if len(of_law) < GAPS_LEAST:
+    if len(of_law) < GAPS_LEAST or _share_of_steps(rows) < STEPS_SHARE_LEAST:
         return StepSpread()
     found = np.maximum(np.quantile(of_law, LEVELS), 1e-3)
     found /= np.mean(factors_of(StepSpread(*found.tolist())))
     spread = StepSpread(*np.round(found, 4).tolist())
     near = max(spread.p95 / spread.p50, spread.p50 / spread.p5) <= 1 + SPREAD_LEAST
     return StepSpread() if near else spread
+
+
+def _share_of_steps(rows: Sequence[DecodeRow]) -> float:
+    """The part of the variance of single gaps that steps are the cause of, 0..1.
+
+    A token that is late on its way makes its gap longer and the next one shorter by as much: with steps of variance ``s`` and ways of
+    variance ``w``, each independent, gaps have the variance ``s + 2·w`` and neighbours the covariance ``-w``.
+    """
+    off = [np.array(row.gaps_s) / row.step_s for row in rows if len(row.gaps_s) > 1]
+    off = [each - each.mean() for each in off]
+    variance = float(np.mean(np.concatenate([each**2 for each in off])))
+    covariance = float(np.mean(np.concatenate([each[1:] * each[:-1] for each in off])))
+    return min(1.0, max(0.0, 1 + 2 * covariance / variance)) if variance else 0.0
 
 
 def _relative(terms: _Matrix, seen: _Matrix) -> _Matrix:

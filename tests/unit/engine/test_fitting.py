@@ -98,6 +98,18 @@ def test_the_spread_of_single_steps_comes_back_and_its_mean_is_the_law():
     assert np.mean(factors_of(found)) == pytest.approx(1.0, abs=0.002)
 
 
+def test_tokens_that_come_late_and_together_are_no_spread_of_steps():
+    """A busy client of an engine with steady steps of 6 ms saw gaps from 0 to twice that, and a profile was made of them."""
+    chance = np.random.default_rng(2)
+    decode, prefill = measured()
+
+    def seen(row):
+        late_s = row.step_s * chance.exponential(0.5, 41)
+        return msgspec.structs.replace(row, gaps_s=tuple(np.maximum(0.0, row.step_s + np.diff(late_s)).tolist()))
+
+    assert fit([seen(row) for row in decode], prefill, 2048, np.random.default_rng(0)).spread.steady
+
+
 @pytest.mark.parametrize(
     ("spread", "gaps"), [(StepSpread(0.97, 0.99, 1.0, 1.01, 1.02, 1.03, 1.04), 40), (StepSpread(0.5, 1, 1, 1, 1, 2, 3), 5)]
 )
