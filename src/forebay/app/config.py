@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from forebay.app.files import TEAM_FILES_MAX, TEAMS_FOLDER
+from forebay.app.listening import ANY_HOSTS
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import Profile
 from forebay.spec.decode import BadSpec, decode
@@ -48,6 +49,9 @@ def check_live(spec: Spec) -> None:
                 f"pools.{pool.name}.scaling.warm.max: found {pool.scaling.warm_max}; allowed: 0 with `forebay up`, which starts engines on "
                 "this machine and has no nodes to keep warm; leave `warm` out, or play the file with `forebay compare`"
             )
+    if spec.join is not None and spec.join.host in ANY_HOSTS:
+        found = f"gateway.join: found {spec.join.host}:{spec.join.port}"
+        raise BadInput(f"{found}; allowed: an address by which other machines reach this one: its gateways are reached there too")
 
 
 def _with_paths(spec: Spec, path: Path) -> Spec:

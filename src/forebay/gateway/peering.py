@@ -16,6 +16,7 @@ from forebay.gateway.answers import JSON, ErrorReply
 from forebay.gateway.desk import Desk
 from forebay.gateway.forwarding import Forwarding
 from forebay.gateway.http import ClientConnection
+from forebay.gateway.records import REQUESTS
 from forebay.gateway.request import Request
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.ports.upstream import BodySource, Exchange, FetchFailed, ResponseSink, Upstream, fetch
@@ -27,7 +28,7 @@ ASK_REAL_S = 1.0
 RESIDUE_MAX = 0.25
 """Of a budget: while the gateway that had a replica before still runs more there, nothing is sent to it."""
 OPEN_PATHS = frozenset({b"/health", b"/metrics"})
-"""Of this process alone: the address that clients know may be any gateway's."""
+"""Of this process alone, as are the records of its requests: the address that clients know may be any gateway's."""
 NO_HOP = ErrorReply(
     403, "invalid_request_error", "not_a_gateway", "Only other gateways ask here; clients use the gateways' common address."
 )
@@ -165,7 +166,7 @@ class Peering:
     def admits(self, connection: ClientConnection, request: Request) -> bool:
         """Whether a request that came to the gateways' own address is to be handled; if not it is answered."""
         path = request.target.partition(b"?")[0]
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or path.startswith(REQUESTS):
             return True
         if not self.forwarding.hop_key or not hmac.compare_digest(request.facts.hop, self.forwarding.hop_key):
             connection.refuse(NO_HOP)

@@ -15,7 +15,7 @@ from forebay.admission.lessee import Ask, Lessee, Use
 
 LEASE_S = 15.0
 TICK_S = 0.25
-LATENCY_S = 0.25
+LATENCIES_S = (0.25, 1.5)
 NAMES = ("a", "b", "c")
 REPLICAS = tuple("123456")
 PACES = (0.9, 1.0, 1.1)
@@ -24,8 +24,9 @@ PACES = (0.9, 1.0, 1.1)
 class Gateway:
     """A process, its clock, and its connection: what is on its way in both directions."""
 
-    def __init__(self, name, pace):
+    def __init__(self, name, pace, latency_s):
         self.name, self.pace, self.offset_s = name, pace, 1000.0 * pace
+        self.latency_s = latency_s
         self.alive = self.linked = False
         self.stopped_until_s = 0.0
         self.begin()
@@ -55,10 +56,17 @@ class Gateway:
 class World(RuleBasedStateMachine):
     """One controller, two or three gateways, up to six replicas."""
 
-    @initialize(count=st.integers(2, 3), paces=st.tuples(*[st.sampled_from(PACES)] * 3), remembers=st.booleans(), data=st.data())
-    def begin(self, count, paces, remembers, data):
+    @initialize(
+        count=st.integers(2, 3),
+        paces=st.tuples(*[st.sampled_from(PACES)] * 3),
+        latencies_s=st.tuples(*[st.sampled_from(LATENCIES_S)] * 3),
+        remembers=st.booleans(),
+        data=st.data(),
+    )
+    def begin(self, count, paces, latencies_s, remembers, data):
         self.now_s = 0.0
-        self.gateways = {name: Gateway(name, pace) for name, pace in zip(NAMES[:count], paces, strict=False)}
+        named = zip(NAMES[:count], paces, latencies_s, strict=False)
+        self.gateways = {name: Gateway(name, pace, latency_s) for name, pace, latency_s in named}
         for gateway in self.gateways.values():
             gateway.alive = True
         self.cut = set()
@@ -110,7 +118,7 @@ class World(RuleBasedStateMachine):
         elif local_s - gateway.said_s >= 1.0:
             gateway.said_s = local_s
             gateway.up.append((self.now_s, "snapshot", local_s))
-        while gateway.down and gateway.down[0][0] + LATENCY_S <= self.now_s:
+        while gateway.down and gateway.down[0][0] + gateway.latency_s <= self.now_s:
             _, kind, value = gateway.down.popleft()
             if kind == "roster":
                 if value[:2] > gateway.roster[:2]:
@@ -137,7 +145,7 @@ class World(RuleBasedStateMachine):
         if self.now_s - self.stepped_s >= 1.0:  # as timers of one that was stopped: before its mail
             self.step()
         for gateway in self.gateways.values():
-            while gateway.up and gateway.up[0][0] + LATENCY_S <= self.now_s:
+            while gateway.up and gateway.up[0][0] + gateway.latency_s <= self.now_s:
                 _, kind, value = gateway.up.popleft()
                 if kind == "hello":
                     self.leases.joined(gateway.name, value, self.now_s)

@@ -259,6 +259,8 @@ def test_the_gateways_own_address_is_for_gateways(key):
         assert answer.status == 403
         assert engines(world) == [0, 0]
         assert (await client.ask("/health")).status == 200
+        record = await client.ask("/forebay/v1/requests/none")
+        assert record.status == 404, "asked with a client's own key, where keys are asked for"
         assert b"forebay_forwarded" in (await client.ask("/metrics")).body
 
     several(test, whole, whole)
