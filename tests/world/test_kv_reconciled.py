@@ -33,8 +33,8 @@ OTHER = {
     "blocks of 128 tokens": msgspec.structs.replace(PROFILE, block_tokens=128),
     "a quarter less memory": msgspec.structs.replace(PROFILE, kv_tokens=4_500),
 }
-REQUESTS = 700
-SPAN_S = 120.0
+REQUESTS = 1500
+SPAN_S = 250.0
 LEARNED_S = 70.0
 """A minute after the first requests came."""
 GOAL = 0.001

@@ -167,7 +167,7 @@ def test_how_wrong_estimates_were_is_told_by_model(world):
             await front.ask({"model": "llama", "messages": [{"role": "user", "content": "x" * 300}]})
         (errors,) = [pool.errors for pool in front.gateway.desk.pools.values()]
         assert [sum(part) for part in errors.counts] == [4, 4]
-        page = front.gateway._registry
+        page = front.gateway._pages._registry
         samples = {
             (sample.name, sample.labels.get("part"), sample.labels.get("le")): sample.value
             for family in page.collect()

@@ -7,7 +7,7 @@ import pytest
 from test_gateway_surface import ASK, BLOCK, BLOCK_DELTA, CREATED, DELTA, MESSAGE, START, typed
 
 from forebay.admission.outcomes import Refusal
-from forebay.gateway.leaving import cut
+from forebay.gateway.shutting import cut
 from forebay.gateway.meters import Outcome
 from forebay.spec.types import Limits
 
