@@ -143,9 +143,9 @@ class Recorder:
         self.open: list[Sent] = []
         self.wires: list[bytes] = []
 
-    def send(self, _: str, request: bytes, sink: Any, timeout_s: float | None = None, more: Any = None) -> Sent:
+    def send(self, _: str, request: bytes, sink: Any, timeout_s: float | None = None, more: Any = None, body: bytes = b"") -> Sent:
         del timeout_s
-        sent = Sent(request, sink, more)
+        sent = Sent(request + body, sink, more)
         self.open.append(sent)
         return sent
 
