@@ -80,7 +80,7 @@ SPLICES = (
     b"Connection: transfer-encoding\r\n", b"Upgrade: websocket\r\n", b"expect: 100-continue\r\n", b"HTTP/1.0", b"HTTP/0.9", b"+", b"-", b"0x", b"ffffffffffffffff", b"1;a=b",
     b"POST /v1/chat/completions HTTP/1.1\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 200, b"\xff", b"\\", b'"', b"--B", b" x: y\r\n", b"host: b\r\n", b"\x0b", b"\x85", b"%0d%0a",
 )  # fmt: skip
-_ID = re.compile(rb"(?m)^x-request-id: [^\r\n]*\r\n")
+_ID = re.compile(rb"(?m)^x-(?:request-id|forebay-queue-ms): [^\r\n]*\r\n")
 _CLOSE = b"connection: close\r\n"
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 ANSWER = b'{"usage":{"prompt_tokens":3,"completion_tokens":1}}'
@@ -143,9 +143,9 @@ class Recorder:
         self.open: list[Sent] = []
         self.wires: list[bytes] = []
 
-    def send(self, _: str, request: bytes, sink: Any, timeout_s: float | None = None, more: Any = None) -> Sent:
+    def send(self, _: str, request: bytes, sink: Any, timeout_s: float | None = None, more: Any = None, body: bytes = b"") -> Sent:
         del timeout_s
-        sent = Sent(request, sink, more)
+        sent = Sent(request + body, sink, more)
         self.open.append(sent)
         return sent
 
