@@ -124,9 +124,9 @@ class Gateway(Duties):
         self._sweep_later()
         await self.http.start_on(listening)
 
-    async def take_hops_on(self, listening: socket.socket | None, host: str = "127.0.0.1") -> None:
-        """Be reachable for other gateways, on a socket that is open already or on a free port of ``host``; before the link is begun."""
-        self.url = await hops.listen(self, listening, host)
+    async def take_hops_on(self, listening: socket.socket | None, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Be reachable for other gateways, on a socket that is open already or on ``port`` of ``host``; before the link is begun."""
+        self.url = await hops.listen(self, listening, host, port)
 
     async def drain(self) -> None:
         """Accept no more connections, let what is inside end (at most ``limits.drain_s``), tell the rest that it is cut, close."""
