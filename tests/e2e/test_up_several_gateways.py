@@ -2,8 +2,14 @@
 
 import asyncio
 import collections
+import json
+import signal
+import socket
+import subprocess
+import sys
 import urllib.request
 
+import openai
 import psutil
 import pytest
 
@@ -188,3 +194,51 @@ def test_one_replica_serves_what_comes_in_at_both_and_everything_is_counted_once
     assert sum(counted(address, "forebay_output_tokens_total") for address in addresses) == 5 * (total - 1) + 20
     moved = sum(counted(address, "forebay_forwarded_total", gateway=holder) for address in addresses)
     assert moved >= sum(count for (_, gateway), count in answered.items() if gateway)
+
+
+ATTACHED = """
+pools:
+  chat:
+    model: llama-3.1-8b
+    attach: {urls}
+gateway: {{listen: "127.0.0.1:0", join: "127.0.0.1:{port}"}}
+admin: {{listen: "127.0.0.1:0"}}
+"""
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def test_a_gateway_joins_from_elsewhere_and_leaves_in_order(up, wait_until, tmp_path):
+    """As on another machine: it is started by nobody but its user, and knows only the address where others join."""
+    started = []
+
+    def start(name, *words):
+        ready = tmp_path / f"{name}.json"
+        started.append(subprocess.Popen([sys.executable, "-m", "forebay.cli.main", *words, "--ready-file", str(ready)], cwd=tmp_path))
+        return lambda: json.loads(ready.read_text()) if ready.exists() else None
+
+    try:
+        urls = wait_until(start("engines", "emulate", "--model", "llama-3.1-8b", "--engines", "2"), "the engines")["urls"]
+        port = free_port()
+        text = ATTACHED.format(urls=json.dumps(urls), port=port)
+        fleet = up(text).until_ready()
+        (tmp_path / "same.yaml").write_text(text)
+        words = ("gateway", "-c", "same.yaml", "--port", "0", "--join", f"127.0.0.1:{port}", "--name", "rack-2")
+        address = wait_until(start("joined", *words), "the gateway that joins")["gateway"]
+        wait_until(lambda: sorted(holders(fleet).values()) == ["gateway-0", "rack-2"], "a replica each")
+        for url in (fleet.gateway, address):
+            with openai.OpenAI(api_key="none", base_url=f"{url}/v1", max_retries=0, timeout=20) as client:
+                message = {"role": "user", "content": "hi"}
+                answer = client.chat.completions.create(model="llama-3.1-8b", messages=[message], max_tokens=3)
+                assert answer.usage.completion_tokens > 0
+        started[-1].send_signal(signal.SIGTERM)
+        assert started[-1].wait(30) == 0
+        wait_until(lambda: set(holders(fleet).values()) == {"gateway-0"}, "both to be the first one's, at once")
+        assert fleet.status()["gateways"] == {"gateway-0": "ok"}
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()

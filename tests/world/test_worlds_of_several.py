@@ -9,7 +9,7 @@ from forebay.app.world.run import judge
 SABOTAGE_SEEDS = range(6)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 25])
 def test_a_world_of_two_gateways_holds_its_promises(seed):
     verdict = judge(seed, gateways=2)
     assert verdict.ok, verdict.broken

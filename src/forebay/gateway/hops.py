@@ -16,8 +16,8 @@ class Taker(Protocol):
     peering: Peering | None
 
 
-async def listen(gateway: Taker, listening: socket.socket | None, host: str) -> str:
-    """Take hops on ``listening``, or on a free port of ``host``; the URL. What comes is handled as what clients send is."""
+async def listen(gateway: Taker, listening: socket.socket | None, host: str, port: int = 0) -> str:
+    """Take hops on ``listening``, or on ``port`` of ``host`` (0: a free one); the URL. What comes is handled as what clients send is."""
 
     def handle(connection: ClientConnection, request: Request) -> None:
         if _admitted(gateway, connection, request):
@@ -32,10 +32,10 @@ async def listen(gateway: Taker, listening: socket.socket | None, host: str) -> 
     server.by_peer = True
     gateway.servers.append(server)
     if listening is None:
-        return f"http://{host}:{await server.start(host, 0)}"
+        return f"http://{host}:{await server.start(host, port)}"
     await server.start_on(listening)
-    own_host, port = listening.getsockname()[:2]
-    return f"http://{f'[{own_host}]' if ':' in own_host else own_host}:{port}"
+    own_host, own_port = listening.getsockname()[:2]
+    return f"http://{f'[{own_host}]' if ':' in own_host else own_host}:{own_port}"
 
 
 def _admitted(gateway: Taker, connection: ClientConnection, request: Request) -> bool:

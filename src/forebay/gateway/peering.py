@@ -25,6 +25,8 @@ from forebay.spec.types import Spec
 HEARD = b"/forebay/v1/heard"
 ANSWER_BYTES_MAX = 4096
 ASK_REAL_S = 1.0
+PEERS_MAX = 256
+"""Remembered."""
 RESIDUE_MAX = 0.25
 """Of a budget: while the gateway that had a replica before still runs more there, nothing is sent to it."""
 OPEN_PATHS = frozenset({b"/health", b"/metrics"})
@@ -67,7 +69,7 @@ class Peering:
         self._roster = Roster(0, 0, 0.0, ())
         self._residues: tuple[Residue, ...] = ()
         self._urls: dict[str, str] = {}
-        """Of the other gateways."""
+        """Of the other gateways, those too that were silent when the controller was last heard: they may hear it when this one doesn't."""
         self._leased: frozenset[str] = frozenset()
         """Addresses of replicas that may be used while the lease lasts."""
         self._may = False
@@ -95,7 +97,11 @@ class Peering:
 
     def heard(self, heard: Heard) -> None:
         """It has answered a snapshot, and tells of the others."""
-        self._urls = {peer.gateway: peer.url for peer in heard.peers}
+        for peer in heard.peers:
+            self._urls.pop(peer.gateway, None)
+            self._urls[peer.gateway] = peer.url
+        for gateway in list(self._urls)[:-PEERS_MAX]:
+            del self._urls[gateway]
         self.forwarding.told(heard.peers, heard.hop_key)
         if heard.residues != self._residues:
             self._residues = heard.residues

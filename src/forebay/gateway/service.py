@@ -127,9 +127,9 @@ class Gateway(Duties):
         self._start()
         await self.http.start_on(listening)
 
-    async def take_hops_on(self, listening: socket.socket | None, host: str = "127.0.0.1") -> None:
-        """Be reachable for other gateways, on a socket that is open already or on a free port of ``host``; before the link is begun."""
-        self.url = await hops.listen(self, listening, host)
+    async def take_hops_on(self, listening: socket.socket | None, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Be reachable for other gateways, on a socket that is open already or on ``port`` of ``host``; before the link is begun."""
+        self.url = await hops.listen(self, listening, host, port)
 
     def _start(self) -> None:
         self._sweep_later()

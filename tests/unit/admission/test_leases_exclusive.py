@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay.admission.leases import Leases, Revoke, Wants
+from forebay.admission.leases import OFF_FOR_S, Leases, Revoke, Wants
 from forebay.admission.lessee import Ask, Lessee, Use
 
 LEASE_S = 15.0
@@ -19,6 +19,8 @@ LATENCIES_S = (0.25, 1.5)
 NAMES = ("a", "b", "c")
 REPLICAS = tuple("123456")
 PACES = (0.9, 1.0, 1.1)
+SETTLED_S = 6 * (OFF_FOR_S + 5.0)
+"""No more moves than replicas, one at a time, each after its patience."""
 
 
 class Gateway:
@@ -242,9 +244,9 @@ class World(RuleBasedStateMachine):
             gateway.stopped_until_s = self.now_s
         if self.leases is None:
             self.start_controller()
-        self.pass_time(90.0)
+        self.pass_time(SETTLED_S)
         self.revoked.clear()
-        self.pass_time(120.0)
+        self.pass_time(2 * OFF_FOR_S)
         used = [gateway.uses(self.now_s) for gateway in self.gateways.values()]
         assert set().union(*used) == set(self.replicas), "every replica is leased in the end"
         assert len(self.replicas) < len(used) or all(used), "one each where there are enough"
@@ -262,4 +264,4 @@ class World(RuleBasedStateMachine):
 
 
 class TestWorld(World.TestCase):
-    settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=12, stateful_step_count=20, deadline=None)

@@ -10,7 +10,7 @@ from several_gateways import BODY, CHAT, KEY, LEASE_S, several
 from test_gateway_surface import ANTHROPIC, ASK, MESSAGE, RESPONSE, typed
 
 from forebay.admission.lessee import State
-from forebay.domain.roster import Residue
+from forebay.domain.roster import Heard, Residue
 from forebay.spec.types import Limits, TeamLimits
 
 ONE_SLOT = msgspec.structs.replace(CAPACITY, sequences=1, decode_tokens_per_s=20.0)
@@ -331,6 +331,20 @@ def test_a_gateway_that_is_cut_off_stops_and_forwards_while_the_controller_lives
         assert engines(world) == [1, 1]
         kinds = [event.kind for event in world.sinks["a"].events]
         assert kinds.count("lease_unused") == 1
+
+    several(test, whole, whole)
+
+
+def test_a_gateway_that_was_silent_when_this_one_last_heard_is_asked_too():
+    """It may have come back since: taken for nobody to ask, it was given what the other one went on using."""
+
+    async def test(world):
+        world.lease("a", "b")
+        world.gateways["a"].peering.heard(Heard(world.clock.now_s(), KEY, ()))
+        for _ in range(14):
+            await world.sleep(1.0)
+            world.heard("b")
+        assert world.gateways["a"].peering.lessee.state is State.YIELDED
 
     several(test, whole, whole)
 

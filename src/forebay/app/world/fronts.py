@@ -17,6 +17,8 @@ from forebay.testing.ids import CountingIds
 from forebay.testing.loop import network
 
 GATEWAY_PORT = 8000
+HOPS_PORT = 8100
+"""The same for each process of one name, as under a supervisor."""
 
 
 class Front:
@@ -48,7 +50,7 @@ class Front:
         """Serve."""
         await self.gateway.start("127.0.0.1", self.port)
         if self._plan.spec.leases:
-            await self.gateway.take_hops_on(None)
+            await self.gateway.take_hops_on(None, port=HOPS_PORT + self.number)
         self.link()
 
     def link(self) -> None:
@@ -81,6 +83,7 @@ class Front:
         began_s = self._clock.now_s()
         await self.unlink()
         network().cut(self.port)
+        network().cut(HOPS_PORT + self.number)
         await self.gateway.close()
         self._lives += 1
         await self._clock.sleep_until(began_s + for_s)
