@@ -4,7 +4,8 @@
 
 The worlds are those of `bench/policies.py`. Here a policy is played only until it has missed more requests than the promise allows
 of the whole span: it cannot hold any more, whatever comes, so which ones hold is exact and found in a fraction of the time.
-Forebay's own row is played to the end. `tuned` rows have the best setting of each grid, chosen as `forebay compare --tuned` does.
+Forebay's own row is played to the end. `tuned` rows have the setting of each grid that is the cheapest to
+hold the hours around the busiest, a million requests at most, as `forebay compare --tuned` has.
 Needs ../shared/traces beside the repository; says so and ends where it is absent.
 """
 
@@ -27,10 +28,13 @@ from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.comparing import TUNED
 from forebay.app.lab.over_cores import over_cores
 from forebay.app.lab.request import LabRequest
+from forebay.app.lab.training_span import training_span
 from forebay.app.lab.world import Prepared, opened, prepared, scenario
 from forebay.cli import compare, lab_options
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.scaling import Policy
+from forebay.scaling.capacity import pool_capacity
+from forebay.simulation import tune
 from forebay.simulation.fast import FastFleet
 from forebay.simulation.lab import play
 from forebay.simulation.values import FleetRules, Scenario
@@ -137,9 +141,33 @@ def compared(trace: str, cold_start: str, wanted: argparse.Namespace) -> list[Ro
         if wanted.rows == "tuned":
             tasks = [task for task in tasks if task.name == policies.FAVOURITE]
         if wanted.rows != "defaults":
-            chosen = tuning.rivals(ready, names, jobs=wanted.jobs, doing=quiet, tell=quiet)
-            tasks += [Task(ready, each.policy, each.chosen, allowed) for each in chosen.choices if each.chosen.place]
+            tasks += [Task(ready, each.policy, each, allowed) for each in tuned(ready, names, wanted.jobs) if each.place]
         return [row for _, row in over_cores(work, tasks, wanted.jobs, quiet)]
+
+
+def tuned(ready: Prepared, names: list[str], jobs: int) -> list[Candidate]:
+    """The best setting of each of ``names`` on the hours around the busiest (`app.lab.training_span`): the cheapest that holds there.
+
+    Where none holds, the one that was lost last. Trials stop when they are lost, as weeks do.
+    """
+    quiet: Callable[..., None] = lambda *_: None  # noqa: E731 - two signatures, both ignored
+    span = training_span(ready, pool_capacity(ready.request.pool).rate_per_s or 0.0)
+    trained = tuning.bounded(prepared(span.request, quiet, quiet))
+    requests = min(trained.survey.requests, tune.REQUESTS_MAX)
+    allowed = int(requests * (1 - ready.request.pool.slo.attainment))
+    others = [name for name in names if name != policies.FAVOURITE]
+    trials = [Task(trained, name, each, allowed) for name in others for each in candidates.listed(name, trained, span.hourly)]
+    rows = dict(over_cores(work, trials, jobs, quiet))
+
+    def worth(place: int) -> tuple[bool, float, float]:
+        row = rows[place]
+        return (row.gpu_hours is None or row.kept < worlds.ATTAINMENT, row.gpu_hours or -(row.lost_day or 0.0), -row.kept)
+
+    best: dict[str, int] = {}
+    for place, trial in enumerate(trials):
+        if trial.name not in best or worth(place) < worth(best[trial.name]):
+            best[trial.name] = place
+    return [each for place in best.values() if (each := trials[place].candidate) is not None]
 
 
 def show(trace: str, cold_start: str, rows: list[Row], took_s: float) -> None:
