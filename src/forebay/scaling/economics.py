@@ -64,7 +64,8 @@ def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: f
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     idle = settings.idle_usd if settings.idle_usd is not None else replica_hour_usd or 1.0
     miss = settings.miss_usd if settings.miss_usd is not None else moved * idle / (STEEPNESS * allowed)
-    band = min(START_SHARE_MAX, max(START_SHARE_MIN, cold_start_s / KEPT_S))
+    usual = min(START_SHARE_MAX, max(START_SHARE_MIN, cold_start_s / KEPT_S))
+    band = usual if settings.start_share is None else settings.start_share
     return Prices(miss / idle / (1 + band), miss / idle / (1 - band), allowed, idle, miss)
 
 

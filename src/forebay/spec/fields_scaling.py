@@ -6,6 +6,8 @@ from forebay.spec.types import Scaling
 
 REPLICAS_MAX = 10_000
 TOKENS_MAX = 100_000_000
+BAND_MAX = 0.95
+"""At 1 nothing would ever be started, or let go."""
 TOKENS = Whole(1, TOKENS_MAX, 1000)
 
 SCALE_OUT = Record(
@@ -60,7 +62,7 @@ PRICES = Record(
             Number(0, 1e6, above=True, example=24),
             "US dollars for a replica-hour of requests that are not served in time.",
             "miss_usd",
-            default="6 × `idle`",
+            default="the fair price: just the allowed share is expected to miss",
         ),
         Field(
             "idle",
@@ -68,6 +70,13 @@ PRICES = Record(
             "US dollars for an idle replica-hour.",
             "idle_usd",
             default="the replica's price",
+        ),
+        Field(
+            "band",
+            Number(0, BAND_MAX, example=0.6),
+            "A change is worth that much of `miss`, up or down. Wider: fewer changes for a few more GPU-hours.",
+            "start_share",
+            default="0.4 to 0.6, by the cold start",
         ),
     ),
     Scaling,

@@ -201,9 +201,11 @@ class Scaling(msgspec.Struct, frozen=True):
     forecast_calm_s: float = 300.0
     """The calm before a scale-in where the forecast sees as far as a start takes."""
     miss_usd: float | None = None
-    """What a replica-hour of requests not served in time costs; default: six idle replica-hours."""
+    """What a replica-hour of requests not served in time costs; default: the fair price (`scaling.economics`)."""
     idle_usd: float | None = None
     """What an idle replica-hour costs; default: the replica's price."""
+    start_share: float | None = None
+    """Half the band, as a share of the price of a miss, between what starts a replica and what lets one go; default: by the cold start."""
     domains: int = 1
     """Failure domains the replicas are spread over; one of them may fail. 1: nothing is spared for that."""
     budget_usd_per_hour: float | None = None
