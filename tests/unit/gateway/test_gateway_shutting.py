@@ -7,8 +7,8 @@ import pytest
 from test_gateway_surface import ASK, BLOCK, BLOCK_DELTA, CREATED, DELTA, MESSAGE, START, typed
 
 from forebay.admission.outcomes import Refusal
-from forebay.gateway.shutting import cut
 from forebay.gateway.meters import Outcome
+from forebay.gateway.shutting import cut
 from forebay.spec.types import Limits
 
 DRAIN_S = 30.0
