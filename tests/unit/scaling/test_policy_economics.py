@@ -66,6 +66,17 @@ def test_a_longer_start_widens_the_band_between_starting_and_keeping():
     assert 0 < widths[0] <= widths[1] < widths[2] <= widths[3]
 
 
+def test_a_band_that_is_set_stands_for_the_usual_one_and_a_wider_one_starts_later_and_keeps_longer():
+    counts, before = seen(*[0.9, 1.1] * 25), None
+    for band in (0.0, 0.2, 0.4, 0.6, 0.8, 0.95):
+        found = prices(Scaling(start_share=band), SLO, 3.2, 900.0)
+        assert (found.start, found.keep) == (found.miss_usd / found.idle_usd / (1 + band), found.miss_usd / found.idle_usd / (1 - band))
+        start, keep = headrooms(counts, found)
+        assert before is None or (start <= before[0] and keep >= before[1])
+        before = start, keep
+    assert prices(Scaling(start_share=0.4), SLO, 3.2, 0.0) == prices(Scaling(), SLO, 3.2, 0.0)
+
+
 @pytest.mark.parametrize(
     ("replicas", "held"), [(0.0, 0), (0.04, 0), (0.06, 1), (1.0, 1), (1.3, 2), (13.4, 13), (13.5, 14), (float("nan"), 0)]
 )

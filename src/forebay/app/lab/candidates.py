@@ -18,7 +18,7 @@ from forebay.scaling.capacity import pool_capacity
 
 CALMS_S = (120.0, 600.0)
 MISS_RATIOS = (3.0, 12.0, 24.0)
-"""What a replica-hour of misses costs ÷ an idle one; the default is in the spec (6)."""
+"""What a replica-hour of misses costs ÷ an idle one; by default it is the fair price (`scaling.economics`)."""
 MARGINS = (0.05, 0.25)
 
 
