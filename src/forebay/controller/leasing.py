@@ -41,6 +41,12 @@ class Leasing:
             self._urls[hello.gateway] = hello.url
             self.leases.joined(hello.gateway, hello.holds, now_s)
 
+    def heard(self, gateway: str, now_s: float) -> None:
+        """It told how it is. One that was silent for a lease on a connection that stood (a process that was stopped) is there again,
+        with nothing: what it had is others', and it knows by its own clock."""
+        if gateway in self._urls and gateway not in self.leases.members:
+            self.leases.joined(gateway, (), now_s)
+
     def left(self, gateway: str) -> None:
         """It left for good."""
         self._urls.pop(gateway, None)

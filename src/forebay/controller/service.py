@@ -112,6 +112,8 @@ class Controller:
                 self._acknowledged(name, term, version, now_s)
             case Snapshot():
                 self.book.snapshot(message, now_s)
+                if self.leasing is not None:
+                    self.leasing.heard(message.gateway, now_s)
                 self._acknowledged(message.gateway, message.term, message.version, now_s)
                 return self._answer(message)
             case Bye(gateway=name):

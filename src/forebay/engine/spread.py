@@ -4,8 +4,9 @@ The stream is splitmix64 (Steele, Lea, Flood, OOPSLA 2014): a counter of odd str
 replica's own stream and n alone, so the numba kernel and the step-by-step engine draw the same without sharing a generator.
 """
 
+from bisect import bisect_right
+
 import msgspec
-import numpy as np
 
 from forebay.domain.profile import StepSpread
 
@@ -26,9 +27,18 @@ def factors_of(spread: StepSpread) -> tuple[float, ...]:
     """
     if spread.steady:
         return ()
-    middles = (np.arange(FACTORS) + 0.5) / FACTORS
-    lines = np.interp(middles, LEVELS, msgspec.structs.astuple(spread))
-    return tuple((np.maximum(1.0, np.round(lines / GRAIN)) * GRAIN).tolist())
+    values = msgspec.structs.astuple(spread)
+    lines = (_between((place + 0.5) / FACTORS, values) for place in range(FACTORS))
+    return tuple(max(1.0, float(round(line / GRAIN))) * GRAIN for line in lines)
+
+
+def _between(level: float, values: tuple[float, ...]) -> float:
+    """The quantile at ``level``, of which ``values`` are those at LEVELS."""
+    after = bisect_right(LEVELS, level)
+    if after in (0, len(LEVELS)):
+        return values[min(after, len(LEVELS) - 1)]
+    low, high = LEVELS[after - 1], LEVELS[after]
+    return values[after - 1] + (values[after] - values[after - 1]) / (high - low) * (level - low)
 
 
 def mean_of(spread: StepSpread) -> float:

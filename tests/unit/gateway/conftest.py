@@ -5,35 +5,18 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
+from gateway_values import CAPACITY, SPEC, TEAMS
 
 from forebay.adapters.upstream import HttpUpstream
 from forebay.domain.roster import Capacity, Roster, RosterPool, RosterReplica
 from forebay.gateway.service import Gateway
-from forebay.spec.types import EngineKind, Limits, Model, Pool, Spec, Team, Tier
+from forebay.spec.types import Limits, Spec
 from forebay.testing.clock import LoopClock
 from forebay.testing.events import ListSink
 from forebay.testing.fake_engine import FakeEngine, Script
 from forebay.testing.ids import CountingIds
 from forebay.testing.loop import run
 from forebay.testing.raw_client import RawClient
-
-CAPACITY = Capacity(
-    kv_tokens=100_000, sequences=8, prefill_tokens=50_000, prefill_tokens_per_s=10_000.0, decode_tokens_per_s=1000.0, context_tokens=8192
-)
-TIERS = (
-    Tier("interactive", rank=0, ttft_s=1.0, longest_wait_s=30.0),
-    Tier("standard", rank=1, ttft_s=5.0, longest_wait_s=120.0),
-    Tier("batch", rank=2, ttft_s=3600.0, longest_wait_s=86_400.0, preemptible=True),
-)
-SPEC = Spec(
-    pools=(Pool("chat", "llama", EngineKind("attach")),),
-    models=(Model("llama", 8192, aliases=("gpt-4o",)),),
-    tiers=TIERS,
-)
-TEAMS = (
-    Team("search", keys=(("sk-search", "interactive"), ("sk-search-bulk", "batch"))),
-    Team("mail", keys=(("sk-mail", "standard"),), tiers=("standard", "batch")),
-)
 
 
 class Front:

@@ -3,7 +3,7 @@
 import random
 
 import msgspec
-from conftest import CAPACITY, SPEC
+from gateway_values import CAPACITY, SPEC
 
 from forebay.adapters.upstream import HttpUpstream
 from forebay.domain.roster import Heard, Peer, PeerPool, Roster, RosterPool, RosterReplica

@@ -5,7 +5,7 @@ import json
 
 import msgspec
 import pytest
-from conftest import CAPACITY, TEAMS
+from gateway_values import CAPACITY, TEAMS
 from several_gateways import BODY, CHAT, KEY, LEASE_S, several
 from test_gateway_surface import ANTHROPIC, ASK, MESSAGE, RESPONSE, typed
 
