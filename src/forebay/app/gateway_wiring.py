@@ -13,8 +13,11 @@ from forebay.adapters.journal import FileJournal
 from forebay.adapters.log import LogSink
 from forebay.adapters.tokenizer import FileTokenizer
 from forebay.adapters.upstream import HttpUpstream
+from forebay.app.gateway_names import roster_file
 from forebay.app.keys import spill_keys
+from forebay.app.roster_file import RosterFile
 from forebay.app.spent import SPENT_FILE, SpentFile
+from forebay.gateway.keeping import Keeping
 from forebay.gateway.link import Link
 from forebay.gateway.service import Gateway
 from forebay.spec.types import Spec
@@ -49,6 +52,12 @@ def gateway(spec: Spec, clock: LoopClock, name: str, state: Path, tls: ssl.SSLCo
     return GatewaySystem(built, upstream, clock, sink, chance)
 
 
-def gateway_link(system: GatewaySystem, host: str, port: int) -> Link:
+def gateway_link(system: GatewaySystem, host: str, port: int, keeping: Keeping | None = None) -> Link:
     """The gateway's connection to its controller."""
-    return Link(system.gateway, system.clock, system.chance, system.sink, host, port)
+    return Link(system.gateway, system.clock, system.chance, system.sink, host, port, keeping)
+
+
+def roster_keeping(system: GatewaySystem, state: Path, run: str) -> Keeping:
+    """What keeps its rosters of ``run`` in the folder ``state``."""
+    gateway = system.gateway
+    return Keeping(gateway, system.clock, RosterFile(state / roster_file(gateway.name)), run)
