@@ -243,6 +243,7 @@ def test_that_it_is_routed_by_is_said_again_and_again_with_a_controller_or_witho
         await asyncio.sleep(2 * age_real_s_max)
         assert again.routes == ["r0"]
         assert shelf.kept.roster == roster, "it is kept as its controller made it"
+        assert (front.clock.now_s() - shelf.kept.routed_s) / front.clock.speed <= REFRESH_REAL_S + 0.1, "also by who fell back on it"
         await again.die()
         await asyncio.sleep(age_real_s_max + 1)
         third = await Life(front, shelf).start()
