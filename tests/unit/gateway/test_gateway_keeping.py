@@ -15,31 +15,25 @@ from forebay.gateway.link import BACKOFF_REAL_S_MAX, Link
 from forebay.gateway.service import Gateway
 from forebay.testing.ids import CountingIds
 from forebay.testing.raw_client import RawClient
+from forebay.testing.shelf import MemoryShelf
 
 PORT = 20_600
 BODY = {"model": "llama", "messages": []}
 decode = msgspec.json.Decoder(FromGateway).decode
 
 
-class Shelf:
-    """In memory; it fails, or hangs, when told to."""
+class Shelf(MemoryShelf):
+    """It fails, or hangs, when told to."""
 
-    def __init__(self, content=b""):
-        self.content, self.problem, self.hangs, self.saves = content, "", False, 0
-
-    async def load(self):
-        return self.content
+    problem, hangs, saves = "", False, 0
 
     async def save(self, content):
         if self.hangs:
             await asyncio.Event().wait()
         if self.problem:
             raise ForebayError(self.problem)
-        self.content = content
+        await super().save(content)
         self.saves += 1
-
-    async def drop(self):
-        self.content = b""
 
     @property
     def kept(self):
