@@ -4,13 +4,13 @@ import builtins
 
 import pytest
 
-from forebay.adapters.tokenizer import FileTokenizer
-from forebay.domain.errors import BadInput
+from forebay.adapters.tokenizer import FileTokenizer, NoLibrary
+from forebay.domain.errors import Unusable
 
 PLACE = "pools.chat.estimate.tokenizer"
 
 
-def test_without_the_library_one_is_told_how_to_install_it(monkeypatch):
+def test_without_the_library_one_is_told_how_to_install_it(monkeypatch, tmp_path):
     real = builtins.__import__
 
     def without(name, *rest, **more):
@@ -19,8 +19,11 @@ def test_without_the_library_one_is_told_how_to_install_it(monkeypatch):
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(BadInput, match=r"pools\.chat\.estimate\.tokenizer: found no library.*forebay\[exact\]"):
-        FileTokenizer("tokenizer.json", PLACE)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(NoLibrary, match=r"pools\.chat\.estimate\.tokenizer: found no library.*forebay\[exact\]"):
+        FileTokenizer(str(tmp_path / "tokenizer.json"), PLACE)
+    with pytest.raises(Unusable, match=r"none\.json \(no such file or directory\)"):
+        FileTokenizer(str(tmp_path / "none.json"), PLACE)
 
 
 def test_it_counts_as_the_library_does(tmp_path):
@@ -38,5 +41,5 @@ def test_a_file_that_is_none_is_named(tmp_path):
     pytest.importorskip("tokenizers", reason="the extra `exact` is not installed")
     (tmp_path / "empty.json").write_text("{}")
     for name in ("missing.json", "empty.json"):
-        with pytest.raises(BadInput, match=rf"found no tokenizer in .*{name}"):
+        with pytest.raises(Unusable, match=rf"found no tokenizer in .*{name}"):
             FileTokenizer(str(tmp_path / name), PLACE)

@@ -1,9 +1,12 @@
 """What survives what: each process of a running Forebay is killed in turn, under streams, and the others carry on."""
 
 import asyncio
+import json
 import signal
+import stat
 import urllib.request
 
+import psutil
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("up crashes")]
@@ -179,6 +182,32 @@ def test_the_gateway_is_replaced_in_order(fleet, wait_until, wait_until_async):
     wait_until(lambda: fleet.child("gateway").pid != before.pid, "the next gateway")
     assert "gateway_left" in [event["kind"] for event in fleet.events()], "it said goodbye: its silence was no outage"
     assert "the gateway ended with 0; starting it again" in fleet.output.read_text()
+
+
+def test_the_gateway_is_killed_while_the_controller_is_stopped(fleet, wait_until):
+    """The next one serves by the roster that the last one kept, until the controller goes on and says what is so now."""
+
+    async def meanwhile():
+        async with fleet.client() as client:
+            return await asyncio.gather(*(fleet.stream(client, 3) for _ in range(8)))
+
+    fleet.ready(2)
+    controller, log = fleet.child("controller"), fleet.state / "logs" / "gateway.log"
+    kept = fleet.state / "gateway-0.roster"
+    wait_until(lambda: len(json.loads(kept.read_bytes())["roster"]["pools"][0]["replicas"]) == 2, "the roster to be kept")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    controller.suspend()
+    try:
+        fleet.child("gateway").kill()
+        assert not_whole(asyncio.run(meanwhile())) == []
+        assert controller.status() == psutil.STATUS_STOPPED, "nobody else could have said it"
+        assert log.read_text().count(" roster_kept ") == 1
+        wait_until(lambda: "roster kept: the controller does not answer: serving by" in fleet.output.read_text(), "the word of it")
+    finally:
+        controller.resume()
+    wait_until(lambda: fleet.status()["gateways"] == {"gateway-0": "ok"}, "the controller to hear the gateway")
+    assert not_whole(asyncio.run(meanwhile())) == []
+    fleet.ready(2, "after the controller went on")
 
 
 def test_an_engine_is_killed(fleet, wait_until):

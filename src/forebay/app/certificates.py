@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay.domain.errors import BadInput
+from forebay.domain.errors import BadInput, Unusable
 from forebay.spec.types import Tls
 
 LOOK_EVERY_S = 1.0
@@ -55,14 +55,6 @@ class Certificate:
             except OSError:
                 seen.append(None)
         return tuple(seen)
-
-
-class Unusable(BadInput):
-    """A file of the certificate can't be used."""
-
-    def __init__(self, path: str, found: str, allowed: str) -> None:
-        self.path, self.found, self.allowed = path, found, allowed
-        super().__init__(f"{path}: found {found}; allowed: {allowed}")
 
 
 def _context(files: Tls) -> ssl.SSLContext:

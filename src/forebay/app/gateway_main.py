@@ -21,6 +21,7 @@ from forebay.app.gateway_wiring import GatewaySystem
 from forebay.app.own_ledger import OwnLedger
 from forebay.app.reloading import Reloader
 from forebay.domain.errors import BadInput
+from forebay.gateway.link import Link
 from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
 from forebay.spec.formats import parse_listen, write_listen
@@ -59,21 +60,20 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     process.settle()
     marking = asyncio.create_task(_mark_ready(arguments.state / ready_marker(arguments.name), system.gateway, spec), name="ready marker")
     reloading = _reloading(arguments.config, system, lambda spec: save_spec(spec, arguments.state))
-    await _linked(system, host, int(port), certificate, stop, marking, reloading)
+    link = gateway_wiring.gateway_link(system, host, int(port), gateway_wiring.roster_keeping(system, arguments.state, arguments.run))
+    await _linked(system, link, certificate, stop, marking, reloading)
     return 0
 
 
 async def _linked(
     system: GatewaySystem,
-    host: str,
-    port: int,
+    link: Link,
     certificate: Certificate | None,
     stop: asyncio.Event,
     marking: asyncio.Task[None],
     reloading: "asyncio.Future[None]",
 ) -> None:
-    """Serve by the rosters of the controller at ``host``:``port`` until told to stop; drain, and say goodbye."""
-    link = gateway_wiring.gateway_link(system, host, port)
+    """Serve by the rosters that come by ``link`` until told to stop; drain, and say goodbye."""
     linking = asyncio.create_task(link.run(), name="link")
     watching = _watching(certificate)
     await stop.wait()
@@ -108,7 +108,9 @@ async def _joined(
 
     marking = asyncio.create_task(say_ready(), name="ready file")
     reloading = _reloading(path, system, lambda _: None)
-    await _linked(system, join.controller.host, join.controller.port, certificate, stop, marking, reloading)
+    # It is one of several, and keeps no roster: it has no lease to use one by before the controller answers.
+    link = gateway_wiring.gateway_link(system, join.controller.host, join.controller.port)
+    await _linked(system, link, certificate, stop, marking, reloading)
     return 0
 
 
@@ -125,6 +127,9 @@ def main() -> int:
     arguments = process.parser("gateway", ("gateway",), ("hops",))
     arguments.add_argument("--name", default=NAME)
     arguments.add_argument("--channel", required=True)
+    arguments.add_argument(
+        "--run", required=True, help="Whose engines these are: a roster that was kept by another run's gateway is not used"
+    )
     arguments.add_argument("--config", type=Path, help="The file that --spec was made of: changes to it are taken while it runs")
     parsed = arguments.parse_args()
     return process.run(lambda: _under_supervisor(parsed))

@@ -1,9 +1,14 @@
-"""What the gateways of one `forebay up` are called, and the files by which they say that they are ready."""
+"""What the gateways of one `forebay up` are called, and the files that they leave in the state folder."""
 
 
 def gateway_name(number: int) -> str:
     """Of the ``number``-th, from 0: the same for each process that takes its place."""
     return f"gateway-{number}"
+
+
+def roster_file(name: str) -> str:
+    """The file in the state folder in which the gateway ``name`` keeps its last roster."""
+    return f"{name}.roster"
 
 
 def ready_marker(name: str) -> str:

@@ -11,10 +11,13 @@ import msgspec
 from forebay.adapters.clock import LoopClock, RandomIds
 from forebay.adapters.journal import FileJournal
 from forebay.adapters.log import LogSink
-from forebay.adapters.tokenizer import FileTokenizer
 from forebay.adapters.upstream import HttpUpstream
+from forebay.app.gateway_names import roster_file
 from forebay.app.keys import spill_keys
+from forebay.app.named_files import tokenizers
+from forebay.app.roster_file import RosterFile
 from forebay.app.spent import SPENT_FILE, SpentFile
+from forebay.gateway.keeping import Keeping
 from forebay.gateway.link import Link
 from forebay.gateway.service import Gateway
 from forebay.spec.types import Spec
@@ -43,12 +46,17 @@ def gateway(spec: Spec, clock: LoopClock, name: str, state: Path, tls: ssl.SSLCo
     journal = FileJournal(state / USAGE_FOLDER, name, ids.fresh("journal"))
     spent = SpentFile(state / SPENT_FILE, say)
     built = Gateway(spec, clock, ids, upstream, chance, sink, name, tls, spill_keys(spec), spent, journal)
-    for pool in spec.pools:
-        if pool.estimate.tokenizer:
-            built.desk.pools[pool.name].sizing.counter = FileTokenizer(pool.estimate.tokenizer, f"pools.{pool.name}.estimate.tokenizer")
+    for pool, counter in tokenizers(spec).items():
+        built.desk.pools[pool].sizing.counter = counter
     return GatewaySystem(built, upstream, clock, sink, chance)
 
 
-def gateway_link(system: GatewaySystem, host: str, port: int) -> Link:
+def gateway_link(system: GatewaySystem, host: str, port: int, keeping: Keeping | None = None) -> Link:
     """The gateway's connection to its controller."""
-    return Link(system.gateway, system.clock, system.chance, system.sink, host, port)
+    return Link(system.gateway, system.clock, system.chance, system.sink, host, port, keeping)
+
+
+def roster_keeping(system: GatewaySystem, state: Path, run: str) -> Keeping:
+    """What keeps its rosters of ``run`` in the folder ``state``."""
+    gateway = system.gateway
+    return Keeping(gateway, system.clock, RosterFile(state / roster_file(gateway.name)), run)

@@ -8,6 +8,7 @@ connect meanwhile wait instead of being refused.
 import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from forebay.app.certificates import Certificate
 from forebay.app.children import STOP_ENGINES, Child, Lifeline, become_subreaper, reap
 from forebay.app.echo import Echo, running, starting
 from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
-from forebay.app.gateway_names import gateway_name, ready_marker
+from forebay.app.gateway_names import gateway_name, ready_marker, roster_file
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
 
@@ -47,6 +48,7 @@ class Supervisor:
         self.state = state
         self.path = path
         self.stopping = 0
+        self._run_id = secrets.token_hex(8)
         self._looked_at_logs_s = 0.0
         self._announcement: Path | None = None
         with contextlib.ExitStack() as taken:
@@ -64,7 +66,8 @@ class Supervisor:
 
     def _gateway(self, number: int, common: list[str]) -> Child:
         """All share the clients' socket: whichever is free accepts, and one that crashes leaves nobody waiting."""
-        extra = ("--channel", listening.address(self.sockets["channel"]), "--name", gateway_name(number), "--config", str(self.path))
+        channel = listening.address(self.sockets["channel"])
+        extra = ("--channel", channel, "--name", gateway_name(number), "--config", str(self.path), "--run", self._run_id)
         sockets = {"gateway": "gateway", **({"hops": f"hops-{number}"} if self.spec.leases else {})}
         return self._child("gateway", common, sockets, extra, "gateway" if number == 0 else gateway_name(number))
 
@@ -88,7 +91,8 @@ class Supervisor:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._told_to_stop)
         become_subreaper()
-        for marker in (*self._markers(), RUNNING_FILE):
+        former = [roster_file(gateway_name(number)) for number in range(self.spec.gateways)]
+        for marker in (*self._markers(), *former, RUNNING_FILE):
             (self.state / marker).unlink(missing_ok=True)
         try:
             self._echoes = [Echo(child.log) for child in self.children]

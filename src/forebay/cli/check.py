@@ -1,5 +1,6 @@
 """``forebay check FILE``: is this configuration right? A summary if it is, every problem at once if not."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,9 +8,9 @@ import msgspec
 import typer
 from rich.table import Table
 
-from forebay.app.certificates import Certificate, Unusable
 from forebay.app.config import load
 from forebay.app.keys import key_troubles
+from forebay.app.named_files import file_troubles
 from forebay.cli.output import console as output_console
 from forebay.cli.output import write_json
 from forebay.cli.sizing import Sizing, per_min, sizing
@@ -27,7 +28,7 @@ def command(
 ) -> None:
     """Check a configuration without starting anything: the files it names are read too, and the environment's keys looked for.
 
-    A key that isn't there is a warning only: the gateway's environment may be another one.
+    A key or a library that isn't there is a warning only: the gateway's environment may be another one.
     """
     try:
         spec = load(file)
@@ -36,29 +37,28 @@ def command(
         if json_path is not None:
             write_json({"file": str(file), "ok": False, "problems": bad.problems}, json_path)
         raise typer.Exit(bad.exit_code) from None
-    if spec.tls is not None:
-        try:
-            Certificate(spec.tls)
-        except Unusable as bad:
-            typer.echo(f"{file}: {bad}", err=True)
-            if json_path is not None:
-                problem = {"file": str(file), "path": bad.path, "found": bad.found, "allowed": bad.allowed}
-                write_json({"file": str(file), "ok": False, "problems": [problem]}, json_path)
-            raise typer.Exit(bad.exit_code) from None
+    unusable, missing = file_troubles(spec)
+    if unusable:
+        for one in unusable:
+            typer.echo(f"{file}: {one}", err=True)
+        if json_path is not None:
+            problems = [{"file": str(file), "path": one.path, "found": one.found, "allowed": one.allowed} for one in unusable]
+            write_json({"file": str(file), "ok": False, "problems": problems}, json_path)
+        raise typer.Exit(unusable[0].exit_code)
     if json_path is not None:
-        write_json(summary(spec, file), json_path)
+        write_json(summary(spec, file, missing), json_path)
     if json_path != "-":
-        _print(spec, file)
+        _print(spec, file, missing)
 
 
-def summary(spec: Spec, file: Path) -> dict[str, Any]:
-    """What a checked configuration says, without its keys."""
+def summary(spec: Spec, file: Path, missing: Sequence[str]) -> dict[str, Any]:
+    """What a checked configuration says, without its keys. ``missing``: warnings of what its environment lacks."""
     sizes = {pool.name: sizing(pool) for pool in spec.pools}
     return {
         "file": str(file),
         "ok": True,
         "problems": [],
-        "warnings": _warnings(spec, list(sizes.values())),
+        "warnings": _warnings(spec, list(sizes.values()), missing),
         "pools": {
             pool.name: {
                 "model": pool.model,
@@ -80,7 +80,7 @@ def summary(spec: Spec, file: Path) -> dict[str, Any]:
     }
 
 
-def _print(spec: Spec, file: Path) -> None:
+def _print(spec: Spec, file: Path, missing: Sequence[str]) -> None:
     console = output_console()
     sizes = [sizing(pool) for pool in spec.pools]
     pools = _table("pool", "model", "replicas", "promise", "one replica", "buffer", "$/hour", "engine")
@@ -101,7 +101,7 @@ def _print(spec: Spec, file: Path) -> None:
         console.print(teams)
     else:
         console.print("No teams: no key is asked for.", highlight=False)
-    for warning in _warnings(spec, sizes):
+    for warning in _warnings(spec, sizes, missing):
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False)
     start = f"forebay up -c {file}"
     if all(pool.engine.kind == "attach" for pool in spec.pools):
@@ -109,8 +109,8 @@ def _print(spec: Spec, file: Path) -> None:
     typer.echo(f"{file} is right. Gateway {_listen(spec.gateway)}, admin {_listen(spec.admin)}; start it with: {start}")
 
 
-def _warnings(spec: Spec, sizes: list[Sizing]) -> list[str]:
-    return [*(warning for size in sizes for warning in size.warnings), *key_troubles(spec)]
+def _warnings(spec: Spec, sizes: list[Sizing], missing: Sequence[str]) -> list[str]:
+    return [*(warning for size in sizes for warning in size.warnings), *missing, *key_troubles(spec)]
 
 
 def _listen(listen: Listen) -> str:

@@ -14,3 +14,12 @@ class BadInput(ForebayError):
     """The input is wrong, and nothing was started."""
 
     exit_code = 2
+
+
+class Unusable(BadInput):
+    """A file that the configuration names can't be used."""
+
+    def __init__(self, path: str, found: str, allowed: str) -> None:
+        """``path``: the configuration's key."""
+        self.path, self.found, self.allowed = path, found, allowed
+        super().__init__(f"{path}: found {found}; allowed: {allowed}")

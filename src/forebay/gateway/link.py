@@ -14,6 +14,7 @@ import msgspec
 from forebay.domain.events import Event
 from forebay.domain.roster import Bye, FinishedRequests, FromGateway, Heard, ToGateway
 from forebay.domain.usage import UsageMark
+from forebay.gateway.keeping import Keeping
 from forebay.gateway.peering import hello
 from forebay.gateway.service import Gateway
 from forebay.ports.clock import Clock
@@ -32,7 +33,9 @@ STALLED_REAL_S = 10.0
 class Link:
     """``await run()`` until cancelled. Lines: `domain.roster.FromGateway` up, `.ToGateway` down."""
 
-    def __init__(self, gateway: Gateway, clock: Clock, chance: random.Random, sink: EventSink, host: str, port: int) -> None:
+    def __init__(
+        self, gateway: Gateway, clock: Clock, chance: random.Random, sink: EventSink, host: str, port: int, keeping: Keeping | None = None
+    ) -> None:
         self.connected = False
         self._gateway = gateway
         self._clock = clock
@@ -40,6 +43,7 @@ class Link:
         self._sink = sink
         self._host = host
         self._port = port
+        self._keeping = keeping
         self._encoder = msgspec.json.Encoder()
         self._decoder = msgspec.json.Decoder(ToGateway)
         self._writer: asyncio.StreamWriter | None = None
@@ -47,6 +51,17 @@ class Link:
 
     async def run(self) -> None:
         """Keep one connection for as long as the gateway lives."""
+        if self._keeping is None:
+            await self._dial()
+            return
+        keeping = asyncio.create_task(self._keeping.run(), name="keeping the roster")
+        try:
+            await self._dial()
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _dial(self) -> None:
         failures = 0
         while True:
             with contextlib.suppress(OSError, msgspec.DecodeError):
@@ -97,6 +112,9 @@ class Link:
                 if self._gateway.peering is not None:
                     self._gateway.peering.heard(told)
                 continue
+            present = self._gateway.roster
+            if self._keeping is not None and (told.term, told.version) > (present.term, present.version):
+                await self._keeping.comes(told)  # before a snapshot can say that it is routed by
             ack = self._gateway.apply(told)
             if self._gateway.peering is not None:  # at the latest, what answers the greeting
                 self._gateway.peering.renewed(self._greeted_s, told.lease_s)

@@ -1,6 +1,7 @@
 """``forebay check`` says what is in a right file and exits 0, or tells every problem on stderr and exits 2."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,50 @@ def test_the_files_of_the_certificate_are_read(tmp_path: Path) -> None:
         assert words in result.stderr
         (problem,) = json.loads((tmp_path / "result.json").read_text())["problems"]
         assert problem["path"] == path
+
+
+def _with_tokenizers(folder: Path, *names: str) -> Path:
+    path = folder / "forebay.yaml"
+    pools = "".join(
+        f'  pool-{number}: {{attach: ["http://a:{number + 1}"], profile: llama-3.1-8b-h100, estimate: {{tokenizer: {name}}}}}\n'
+        for number, name in enumerate(names)
+    )
+    path.write_text(f"pools:\n{pools}")
+    return path
+
+
+def test_the_tokenizers_of_the_pools_are_read(tmp_path: Path) -> None:
+    """A tokenizer that was not there was only found by the start."""
+    (tmp_path / "folder.json").mkdir()
+    file = _with_tokenizers(tmp_path, "none.json", "folder.json")
+    result = runner.invoke(app, ["check", str(file), "--json", str(tmp_path / "result.json")])
+    assert (result.exit_code, result.stdout) == (2, "")
+    first, second = result.stderr.splitlines()
+    words = f"pools.pool-0.estimate.tokenizer: found no tokenizer in {tmp_path / 'none.json'} (no such file or directory); allowed: "
+    assert first.startswith(f"{file}: {words}")
+    assert "folder.json (is a directory)" in second
+    problems = json.loads((tmp_path / "result.json").read_text())["problems"]
+    assert [problem["path"] for problem in problems] == ["pools.pool-0.estimate.tokenizer", "pools.pool-1.estimate.tokenizer"]
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra `exact` is not installed")
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0}, unk_token="?")).save(str(tmp_path / "good.json"))
+    (tmp_path / "empty.json").write_text("{}")
+    assert runner.invoke(app, ["check", str(_with_tokenizers(tmp_path, "good.json"))]).exit_code == 0
+    result = runner.invoke(app, ["check", str(_with_tokenizers(tmp_path, "good.json", "empty.json"))])
+    assert result.exit_code == 2
+    assert "pools.pool-1.estimate.tokenizer: found no tokenizer in" in result.stderr
+
+
+def test_without_the_library_a_tokenizer_is_a_warning(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    result = runner.invoke(app, ["check", str(_with_tokenizers(tmp_path, "tokenizer.json")), "--json", "-"])
+    assert result.exit_code == 0, result.stderr
+    (warning,) = json.loads(result.stdout)["warnings"]
+    assert warning.startswith("pools.pool-0.estimate.tokenizer: found no library `tokenizers`")
+    assert "forebay[exact]" in warning
 
 
 SPILL = """

@@ -8,6 +8,7 @@ from forebay.adapters.upstream import HttpUpstream
 from forebay.app.world.clients import Answer, Told, Wish
 from forebay.app.world.plan import Plan
 from forebay.app.world.promises import Broken
+from forebay.gateway.keeping import Keeping
 from forebay.gateway.link import Link
 from forebay.gateway.service import Gateway
 from forebay.ports.journal import NoJournal
@@ -15,6 +16,7 @@ from forebay.testing.clock import LoopClock
 from forebay.testing.events import ListSink
 from forebay.testing.ids import CountingIds
 from forebay.testing.loop import network
+from forebay.testing.shelf import MemoryShelf
 
 GATEWAY_PORT = 8000
 HOPS_PORT = 8100
@@ -36,6 +38,7 @@ class Front:
         self._lives = 0
         self._linking: asyncio.Task[None] | None = None
         self._busy = False
+        self._shelf = MemoryShelf()
         self.gateway = self._made()
 
     def _made(self) -> Gateway:
@@ -56,7 +59,8 @@ class Front:
     def link(self) -> None:
         """Look for the controller."""
         words = f"{self._plan.seed}/link" if not self.number and not self._lives else f"{self._plan.seed}/link/{self.number}/{self._lives}"
-        link = Link(self.gateway, self._clock, random.Random(words), self._sink, "127.0.0.1", self._channel_port)
+        keeping = Keeping(self.gateway, self._clock, self._shelf, f"{self._plan.seed}")
+        link = Link(self.gateway, self._clock, random.Random(words), self._sink, "127.0.0.1", self._channel_port, keeping)
         self._linking = asyncio.create_task(link.run(), name=f"link {self.number}")
 
     async def unlink(self) -> None:
