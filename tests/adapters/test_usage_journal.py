@@ -10,10 +10,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
+from forebay.adapters.clock import LoopClock
 from forebay.adapters.journal import FileJournal, files
 from forebay.adapters.journal.frames import Kind, _frames
 from forebay.domain.shape import Usage
 from forebay.domain.usage import COUNTS, How, UsageBatch, UsageMark
+from forebay.gateway.metering import Metering
 from forebay.gateway.usage import Past, UsageBook
 from forebay.ports import NoJournal
 from forebay.testing.store import MemoryStore
@@ -247,6 +249,25 @@ def test_the_oldest_of_too_many_journals_go_and_are_counted(begin, monkeypatch):
     last, _ = begin()
     assert pasts(last) is not None
     assert last.lost_files == 2
+
+
+def test_journals_that_cannot_be_read_are_set_aside_and_said(begin, tmp_path):
+    journal, _ = begin()
+    for number in range(3):
+        (tmp_path / "gw" / f"garbage{number}-000000.usage").write_bytes(b"x" * 100 * number)
+    said = []
+
+    async def one_look():
+        metering = Metering("gw", journal, LoopClock(1.0), lambda kind, words: said.append((kind, words)))
+        metering.start()
+        async with asyncio.timeout(10):
+            while not said:
+                await asyncio.sleep(0.001)
+        await metering.close()
+
+    asyncio.run(one_look())
+    assert said == [("usage_lost", "3 journals of earlier gateways can't be read, or are too many: they count nowhere")]
+    assert len(list((tmp_path / "gw").glob("*.unreadable"))) == 3
 
 
 class Crashes(RuleBasedStateMachine):

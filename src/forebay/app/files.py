@@ -39,7 +39,8 @@ class Announced(msgspec.Struct, frozen=True):
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Replace ``path`` in one step; raises ForebayError where the disk refuses."""
-    part = path.with_name(f"{path.name}.part")
+    # Several gateways write the same file when they take the same configuration: each has its own unfinished one.
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

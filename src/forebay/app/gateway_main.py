@@ -59,7 +59,7 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     process.settle()
     marking = asyncio.create_task(_mark_ready(arguments.state / ready_marker(arguments.name), system.gateway, spec), name="ready marker")
-    reloading = _reloading(arguments.config, system, lambda spec: save_spec(spec, arguments.state))
+    reloading = _reloading(arguments.config, system, lambda spec: save_spec(spec, arguments.state), arguments.spec)
     link = gateway_wiring.gateway_link(system, host, int(port), gateway_wiring.roster_keeping(system, arguments.state, arguments.run))
     await _linked(system, link, certificate, stop, marking, reloading)
     return 0
@@ -173,11 +173,13 @@ def _watching(certificate: Certificate | None) -> "asyncio.Future[None]":
     return asyncio.create_task(certificate.watch(_say), name="certificate")
 
 
-def _reloading(path: Path | None, system: GatewaySystem, keep: Callable[[Spec], object]) -> "asyncio.Future[None]":
-    """What takes changes of the configuration at ``path``, and reads it at once at SIGHUP."""
+def _reloading(
+    path: Path | None, system: GatewaySystem, keep: Callable[[Spec], object], kept: Path | None = None
+) -> "asyncio.Future[None]":
+    """What takes changes of the configuration at ``path``, and reads it at once at SIGHUP; ``kept`` as for `Reloader`."""
     if path is None:
         return asyncio.get_running_loop().create_future()
-    reloader = Reloader(path, system, keep)
+    reloader = Reloader(path, system, keep, kept)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
     return asyncio.create_task(reloader.run(), name="configuration")
 

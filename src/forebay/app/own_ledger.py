@@ -22,6 +22,7 @@ class OwnLedger:
         self._path = state / STORE_FILE
         self._store: SqliteStore | None = None
         self._problem = ""
+        self._taking: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Take what is counted, each second, for ever: where the file can't be written, the journal keeps it."""
@@ -31,7 +32,13 @@ class OwnLedger:
             await clock.sleep_until(clock.now_s() + TOLD_EVERY_REAL_S * clock.speed)
 
     async def take(self) -> None:
-        """Take what there is."""
+        """Take what there is. A thread can't be stopped: whoever is cancelled here leaves it to the next one to wait for."""
+        if self._taking is not None:
+            await asyncio.wait({self._taking})
+        self._taking = asyncio.create_task(self._take(), name="taking")
+        await asyncio.shield(self._taking)
+
+    async def _take(self) -> None:
         system = self._system
         try:
             if self._store is None:

@@ -24,13 +24,14 @@ Stamp = tuple[tuple[str, int, int, int], ...]
 class Reloader:
     """Of one gateway. ``keep``: called with each configuration that was taken, for those who start later."""
 
-    def __init__(self, path: Path, system: GatewaySystem, keep: Callable[[Spec], object]) -> None:
+    def __init__(self, path: Path, system: GatewaySystem, keep: Callable[[Spec], object], kept: Path | None = None) -> None:
+        """``kept``: what the gateway's configuration was read from, where that is not the file at ``path`` itself."""
         self._path = path
         self._system = system
         self._keep = keep
         self._at_once = asyncio.Event()
-        self._read = self._stamp()
-        self._seen = self._read
+        self._seen = self._stamp()
+        self._read: Stamp = self._seen if kept is None or self._is_older(kept) else ()
 
     def ask(self) -> None:
         """Read it at once, changed or not."""
@@ -73,6 +74,14 @@ class Reloader:
         except ForebayError as error:
             self._say("config_not_kept", f"a gateway that starts again would serve by the configuration before: {error}")
         self._say("config_taken", f"{self._path} is served by from now on; requests inside keep what they came with")
+
+    def _is_older(self, kept: Path) -> bool:
+        """Whether all of the configuration was there when it was kept: an edit that a crash came before is taken by who starts then."""
+        try:
+            kept_ns = kept.stat().st_mtime_ns
+        except OSError:
+            return False
+        return all(changed_ns < kept_ns for _, changed_ns, _, _ in self._seen)
 
     def _stamp(self) -> Stamp:
         folder = self._path.parent / TEAMS_FOLDER

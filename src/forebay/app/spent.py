@@ -1,5 +1,11 @@
-"""What other people's engines were paid in the last hour, in a file: a gateway that crashes and starts again goes on within the budget."""
+"""What other people's engines were paid in the last hour, in a file: a gateway that crashes and starts again goes on within the budget.
 
+Gateways that share a state folder have a budget each, so each has a file: the first that no other one holds.
+"""
+
+import contextlib
+import fcntl
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +17,8 @@ from forebay.gateway.overflow import Spent
 
 SPENT_FILE = "spent.json"
 READ_BYTES_MAX = 2**20
+FILES_MAX = 64
+"""Gateways that may share a folder."""
 
 
 class SpentFile:
@@ -20,9 +28,11 @@ class SpentFile:
         self._path = path
         self._say = say
         self._said = False
+        self._lock = -1
 
     def load(self) -> Spent:
-        """As it was saved last; empty where it is not there."""
+        """As the last process saved it that held this file, which is this one's from now on; empty where it is not there."""
+        self._hold()
         try:
             with self._path.open("rb") as file:
                 return msgspec.json.decode(file.read(READ_BYTES_MAX), type=Spent)
@@ -38,6 +48,22 @@ class SpentFile:
             write_whole(self._path, msgspec.json.encode(spent), 0o600)
         except ForebayError as error:
             self._trouble(str(error))
+
+    def _hold(self) -> None:
+        """Lock the first file that is free; the kernel lets go of it when this process ends, however that is."""
+        path = self._path
+        for number in range(FILES_MAX if self._lock < 0 else 0):
+            own = path if not number else path.with_name(f"{path.stem}.{number}{path.suffix}")
+            try:
+                lock = os.open(own.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                self._trouble(f"{own.with_suffix('.lock')} can't be made ({error.strerror})")
+                return
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._path, self._lock = own, lock
+                return
+            os.close(lock)
 
     def _trouble(self, words: str) -> None:
         if not self._said:

@@ -54,6 +54,7 @@ class CallState:
         "_meter",
         "_only",
         "_open",
+        "_orphaned",
         "_over",
         "_passed",
         "_patience_s",
@@ -127,6 +128,8 @@ class CallState:
     """A body that came in one read."""
     _open: bool
     """The head is out: the client has the beginning of an answer."""
+    _orphaned: bool
+    """It was forwarded, and nobody but this gateway can count it any more."""
     _passed: PassedHead
     """What the client is told of the answer's head."""
     _plan: Plan | None
@@ -203,6 +206,7 @@ class CallState:
         self.way = b""
         self._wants = NOTHING
         self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = self._sampled = False
+        self._orphaned = False
         self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = self._continued = (
             self._preempted
         ) = 0

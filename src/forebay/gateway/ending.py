@@ -77,13 +77,20 @@ class Ending(Recorded):
         extra += self._context.desk.limits_left(self._team) + self._place()
         self._connection.refuse(error, b"x-request-id: %b\r\n%b" % (self._request_id, extra))
 
+    def _tell_here(self) -> None:
+        """What a client is told by this gateway shows in its pool's meters, though it was forwarded: those of the place are shown nowhere."""
+        if self._pool.peer:
+            self._meter = self._home.meters[self._tier.name]
+
     def _give_up(self, error: ErrorReply) -> None:
+        self._tell_here()
         self._why, self._retry_after_s = error.message, error.retry_after_s
         self._end(Outcome.FAILED, None)
         self._refuse(error)
 
     def _truncate(self, message: str, *, let_go: bool = False) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
+        self._tell_here()
         self._why = message
         connection, streams = self._connection, self._streams
         ending = self._withheld() + self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message)) if streams else b""

@@ -33,7 +33,7 @@ class Metering:
         self._say = say
         self._past: Past | None = None
         self._told_problem = ""
-        self._told_lost = 0
+        self._told_lost = self._told_lost_files = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -111,3 +111,8 @@ class Metering:
         if lost > self._told_lost:
             self._say("usage_lost", f"{lost - self._told_lost} requests were counted where nothing could keep it, and are in no ledger")
             self._told_lost = lost
+        files = self._journal.lost_files
+        if files > self._told_lost_files:
+            words = f"{files - self._told_lost_files} journals of earlier gateways can't be read, or are too many: they count nowhere"
+            self._say("usage_lost", words)
+            self._told_lost_files = files

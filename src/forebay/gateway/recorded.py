@@ -19,6 +19,7 @@ from forebay.ports.upstream import ResponseHead
 PLACES_MAX = 4096
 """Pairs of pool and replica whose header lines are remembered."""
 _PLACE_NAMES = frozenset({b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica"})
+_STRANGE = frozenset({400, 401, 403, 404, 413})
 _NO_FIELD = re.compile(rb"[^\x21-\x7e]")
 _HOW = {
     Outcome.COMPLETED: How.COMPLETED,
@@ -48,6 +49,11 @@ def told_by_peer(gateway: str, head: ResponseHead | None) -> bytes:
     """The header lines of an answer that another gateway gave: its name, and its own words."""
     told = [line for line in head.headers if line[0] in _PLACE_NAMES] if head is not None else []
     return b"".join([b"%b: %b\r\n" % line for line in ((b"x-forebay-gateway", gateway.encode()), *told)])
+
+
+def refused_a_stranger(head: ResponseHead) -> bool:
+    """Whether another gateway refused what it took for no pool's request: it has not the same configuration yet, or another hop key."""
+    return head.status in _STRANGE and not any(name in _PLACE_NAMES for name, _ in head.headers)
 
 
 class Recorded(CallState, ABC):
@@ -99,7 +105,7 @@ class Recorded(CallState, ABC):
 
     def _recorded(self, outcome: Outcome, usage: Usage | None, now_s: float, reason: str = "") -> None:
         """It has ended: counted, and noted."""
-        context, pool, model = self._context, self._pool, self._ask.model
+        context, pool, model = self._context, self._home if self._orphaned else self._pool, self._ask.model
         records = context.records
         if not pool.peer:  # it is counted where it was answered
             context.usage.count(

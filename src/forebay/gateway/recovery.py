@@ -116,6 +116,8 @@ class Recovery(Ending, ABC):
             self._forget_answer()
             self._send()
         elif self._open:
+            # A gateway that lives ends its streams; one that was killed has counted nothing of this one.
+            self._orphaned = bool(self._pool.peer) and end is End.CUT and self._stream is not None and not self._paused
             self._broken(f"The engine's answer broke off ({end}).")
         elif end in _RETRYABLE:
             self._try_elsewhere(f"The engine could not be reached or broke off ({end}).", detail=detail, paid=end is not End.CONNECT_FAILED)

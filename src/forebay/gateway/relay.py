@@ -20,6 +20,7 @@ from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
 from forebay.gateway.moving import Moving
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS, Waits
+from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import over_limit_reply, refusal_reply
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ContinuedStream, ToldStream
@@ -108,6 +109,9 @@ class Call(Moving):
             return
         context = self._context
         self._over = True
+        self._tell_here()
+        # Another gateway that serves it still counts it, as one whose client has left.
+        self._orphaned = bool(self._pool.peer) and effect.why is not Refusal.SHUTTING_DOWN
         self._meter.shed[effect.why] += 1
         self._meter.outcomes[Outcome.SHED] += 1
         reply = refusal_reply(effect, context.speed, context.chance)
@@ -154,8 +158,8 @@ class Call(Moving):
         # What other people's engines answer but an answer, such as that our key is wrong, is nobody's business but the operator's.
         no_answer = foreign and (status != 200 or not (streams if self._ask.stream else passed.json))
         failed = status >= 500 or status == 429 or (self._open and not streams) or no_answer
-        # What another gateway says is final: it has tried what there was to try.
-        if failed and (self._open or not self._pool.peer):
+        # What another gateway says is final: it has tried what there was to try. Unless it knows neither who asks nor for what.
+        if (failed and (self._open or not self._pool.peer)) or (self._pool.peer and refused_a_stranger(head)):
             self._failure = head
             self.data = self._take
             return

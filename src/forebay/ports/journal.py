@@ -16,6 +16,8 @@ class Journal(Protocol):
     """Fresh for each start."""
     problem: str
     """Why entries are in memory only at present, in words for people; empty while they are written."""
+    lost_files: int
+    """Of earlier starts, that could not be read or were too many."""
 
     def index_of(self, key: UsageKey) -> int:
         """The number by which entries name this key."""
@@ -50,6 +52,7 @@ class NoJournal:
     def __init__(self, name: str, problem: str = "") -> None:
         self.name = name
         self.problem = problem
+        self.lost_files = 0
 
     def index_of(self, key: UsageKey) -> int:
         """There is nothing to name it in."""

@@ -118,3 +118,20 @@ def test_a_link_is_not_believed(own_tmp, tmp_path):
     own_tmp.symlink_to(tmp_path / "elsewhere")
     assert announce(Path("/state"), HERE) is None
     assert announced() == []
+
+
+def test_two_processes_that_write_one_file_are_not_in_each_others_way(tmp_path, monkeypatch):
+    """Two gateways keep the same configuration in the same second."""
+    path = tmp_path / "spec.msgpack"
+    replace = os.replace
+
+    def while_another_writes(part, to):
+        monkeypatch.setattr(os, "replace", replace)
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        write_whole(path, b"another's")
+        replace(part, to)
+
+    monkeypatch.setattr(os, "replace", while_another_writes)
+    write_whole(path, b"this one's")
+    assert path.read_bytes() == b"this one's"
+    assert list(tmp_path.iterdir()) == [path]

@@ -134,3 +134,26 @@ def test_a_signal_has_it_read_at_once(edited, monkeypatch):
         await asyncio.gather(running, return_exceptions=True)
 
     edited(test)
+
+
+@pytest.mark.parametrize("edited_after", [True, False])
+def test_an_edit_just_before_a_crash_is_taken_by_the_process_that_starts_then(edited, tmp_path, monkeypatch, edited_after):
+    monkeypatch.setattr("forebay.app.reloading.LOOK_EVERY_REAL_S", 0.001)
+
+    async def test(path, reloader, gateway, sink, kept):
+        saved = tmp_path / "spec.msgpack"
+        saved.touch()  # of the configuration that the gateway serves by
+        path.write_text(FILE.format(key="sk-two-0123456789"))
+        at_ns = saved.stat().st_mtime_ns + (1 if edited_after else -1)
+        os.utime(path, ns=(at_ns, at_ns))
+        started = Reloader(path, reloader._system, kept.append, saved)
+        running = asyncio.create_task(started.run())
+        async with asyncio.timeout(10):
+            while edited_after and not kept:
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        assert len(kept) == edited_after
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    edited(test)

@@ -1,5 +1,7 @@
 """What was spent is in a file before more is: whole or not at all, and trouble with it is said once."""
 
+import os
+
 from forebay.app.spent import SpentFile
 
 SPENT = {"chat/far": [(1_790_000_000.5, 0.25), (1_790_000_060.0, 0.5)]}
@@ -26,3 +28,15 @@ def test_trouble_is_said_once_and_stops_nothing(tmp_path):
         nowhere.save(SPENT)
     assert len(said) == 2
     assert all("will not know what it has spent" in words for words in said)
+
+
+def test_gateways_that_share_a_folder_do_not_overwrite_what_each_other_spent(tmp_path):
+    said = []
+    one, other = (SpentFile(tmp_path / "spent.json", said.append) for _ in range(2))
+    assert one.load() == other.load() == {}
+    one.save(SPENT)
+    other.save({"chat/far": [(1_790_000_000.5, 9.0)]})
+    assert SpentFile(tmp_path / "spent.json", said.append).load() == {}, "both files are held"
+    os.close(one._lock)  # as the kernel does where a process is killed
+    assert SpentFile(tmp_path / "spent.json", said.append).load() == SPENT
+    assert said == []

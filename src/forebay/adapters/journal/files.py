@@ -45,7 +45,6 @@ class FileJournal:
         self.name = name
         self.problem = ""
         self.lost_files = 0
-        """Of earlier starts, that could not be read or were too many."""
         self._gateway = gateway
         self._root = self._folder = root
         self._lock = -1
