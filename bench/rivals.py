@@ -1,11 +1,13 @@
 """Which other autoscaler keeps the promise over a whole recorded week, at its source's defaults or as tuned, and for how many GPU-hours.
 
-    python bench/rivals.py [--traces azure2024,servegen,o365] [--cold-starts 6m,90s] [--rows defaults|tuned|both] [--jobs 2] [--json PATH]
+    python bench/rivals.py [--traces azure2024,servegen,o365] [--cold-starts 6m,90s] [--rows defaults|tuned|both]
+                            [--start 3d] [--jobs 2] [--json PATH]
 
 The worlds are those of `bench/policies.py`. Here a policy is played only until it has missed more requests than the promise allows
 of the whole span: it cannot hold any more, whatever comes, so which ones hold is exact and found in a fraction of the time.
 Forebay's own row is played to the end. `tuned` rows have the setting of each grid that is the cheapest to
-hold the hours around the busiest, a million requests at most, as `forebay compare --tuned` has.
+hold the hours around the busiest, a million requests at most, as `forebay compare --tuned` has: of what is before
+`--start`, or, where that is nothing, of the very span that is played, which flatters them.
 Needs ../shared/traces beside the repository; says so and ends where it is absent.
 """
 
@@ -67,7 +69,7 @@ class Task(msgspec.Struct, frozen=True):
     """Misses after which it is lost."""
 
 
-def asked(trace: str, cold_start: str, folder: Path) -> LabRequest:
+def asked(trace: str, cold_start: str, folder: Path, start: str = "0s") -> LabRequest:
     """The world of ``bench/policies.py``, through the options of `forebay compare`."""
     name, *options = worlds.PLAYED[trace]
     path = worlds.ten_minute_means(worlds.TRACES / name, "A_prod", folder) if trace == "o365" else worlds.TRACES / name
@@ -75,7 +77,7 @@ def asked(trace: str, cold_start: str, folder: Path) -> LabRequest:
     for option, text in zip(options[::2], options[1::2], strict=True):
         key = option.removeprefix("--").replace("-", "_")
         given[key] = float(text) if isinstance(given[key], float) else text
-    given.update(trace=str(path), lengths=worlds.LENGTHS, cold_start=cold_start)
+    given.update(trace=str(path), lengths=worlds.LENGTHS, cold_start=cold_start, start=start)
     return lab_options.request(worlds.ROOT / "examples" / "lab.yaml", None, lab_options.trace_options(given), given)
 
 
@@ -133,7 +135,7 @@ def compared(trace: str, cold_start: str, wanted: argparse.Namespace) -> list[Ro
     """Every row of one world."""
     quiet: Callable[..., None] = lambda *_: None  # noqa: E731 - two signatures, both ignored
     with tempfile.TemporaryDirectory() as folder:
-        ready = prepared(asked(trace, cold_start, Path(folder)), quiet, quiet)
+        ready = prepared(asked(trace, cold_start, Path(folder), wanted.start), quiet, quiet)
         allowed = int(ready.survey.requests * (1 - ready.request.pool.slo.attainment))
         names = policies.chosen("--policies", wanted.policies)
         # Ours is never stopped: its hours are what the others' are held against.
@@ -189,6 +191,9 @@ def main() -> None:
     parser.add_argument("--traces", default="azure2024,servegen,o365")
     parser.add_argument("--cold-starts", default="6m,90s")
     parser.add_argument("--policies", default="all")
+    parser.add_argument(
+        "--start", default="0s", help="play from here on; what is before is known, and is what is tuned on (of nothing: on the very span)"
+    )
     parser.add_argument(
         "--rows", default="both", choices=("defaults", "tuned", "both"), help="tuned: those whose best setting is not the default"
     )
