@@ -111,11 +111,7 @@ class Controller:
                 self.book.acknowledged(name, term, version, now_s)
                 self._acknowledged(name, term, version, now_s)
             case Snapshot():
-                self.book.snapshot(message, now_s)
-                if self.leasing is not None:
-                    self.leasing.heard(message.gateway, now_s)
-                self._acknowledged(message.gateway, message.term, message.version, now_s)
-                return self._answer(message)
+                return self._told(message, now_s)
             case Bye(gateway=name):
                 self.book.bye(name)
                 if self.leasing is not None:
@@ -147,8 +143,12 @@ class Controller:
             self._effects += self.retreat.gateway_lost(gateway, self._clock.now_s())
             self._event("gateway_lost", f"gateway {gateway} is silent; its signals are unknown")
 
-    def _answer(self, snapshot: Snapshot) -> Heard | None:
-        """What a gateway is told for a snapshot; None where there is only one, which need not be told."""
+    def _told(self, snapshot: Snapshot, now_s: float) -> Heard | None:
+        """How a gateway is; it is answered only where there are several, which must know of one another."""
+        self.book.snapshot(snapshot, now_s)
+        if self.leasing is not None:
+            self.leasing.heard(snapshot.gateway, now_s)
+        self._acknowledged(snapshot.gateway, snapshot.term, snapshot.version, now_s)
         return None if self.leasing is None else self.leasing.answer(snapshot, self.roster)
 
     @property

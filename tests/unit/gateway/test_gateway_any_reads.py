@@ -109,9 +109,42 @@ texts = st.one_of(
 kinds = st.sampled_from(["text"] * 12 + ["role", "reason", "finish", "tool", "comment", "several", "stamp"])
 
 
+def event_of(kind, text, at, count, chat, wants):
+    """One event of a vLLM-like stream."""
+    choice = {"index": at % 2 if kind == "finish" else 0, **content_of(kind, text, chat)}
+    choice |= {"logprobs": None, "finish_reason": "stop" if kind == "finish" else None}
+    if wants.ids:
+        choice["token_ids"] = [count] if kind != "several" else [count, count + 1000]
+    event = {"id": "cmpl-1", "object": "x", "created": 7, "model": "m", "choices": [choice]}
+    if wants.ids and chat and count == 1:
+        event["prompt_token_ids"] = [1, 2, 3]
+    if wants.ids and not chat:
+        choice["prompt_token_ids"] = [1, 2, 3] if count == 1 else None
+    if kind == "stamp":
+        event["system_fingerprint"] = "f"
+    if wants.running_usage:
+        event["usage"] = usage_of(count)
+    return event
+
+
+def content_of(kind, text, chat):
+    if not chat:
+        return {"text": text}
+    deltas = {
+        "role": {"role": "assistant", "content": ""},
+        "reason": {"reasoning_content": text},
+        "tool": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]},
+    }
+    return {"delta": deltas.get(kind, {"content": text})}
+
+
+def usage_of(count):
+    return {"prompt_tokens": 3, "total_tokens": 3 + count, "completion_tokens": count}
+
+
 @st.composite
 def answers(draw):
-    """(wants, chat or completions, events, ends) of a vLLM-like stream."""
+    """(wants, events) of a vLLM-like stream."""
     wants = draw(st.sampled_from(WANTS))
     chat = draw(st.booleans())
     count, events = 0, []
@@ -120,37 +153,12 @@ def answers(draw):
             events.append(b": ping\n\n")
             continue
         count += 1
-        ids = [count] if kind != "several" else [count, count + 1000]
-        finish = "stop" if kind == "finish" else None
-        choice = {"index": at % 2 if kind == "finish" else 0}
-        if chat:
-            delta = {"role": "assistant", "content": ""} if kind == "role" else {"content": text}
-            if kind == "reason":
-                delta = {"reasoning_content": text}
-            if kind == "tool":
-                delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
-            choice["delta"] = delta
-        else:
-            choice["text"] = text
-        choice |= {"logprobs": None, "finish_reason": finish}
-        if wants.ids:
-            choice["token_ids"] = ids
-            if not chat:
-                choice["prompt_token_ids"] = [1, 2, 3] if count == 1 else None
-        event = {"id": "cmpl-1", "object": "x", "created": 7, "model": "m", "choices": [choice]}
-        if chat and wants.ids and count == 1:
-            event["prompt_token_ids"] = [1, 2, 3]
-        if kind == "stamp":
-            event["system_fingerprint"] = "f"
-        if wants.running_usage:
-            event["usage"] = {"prompt_tokens": 3, "total_tokens": 3 + count, "completion_tokens": count}
-        events.append(written(event))
+        events.append(written(event_of(kind, text, at, count, chat, wants)))
     if draw(st.booleans()):
         choice = {"index": 0, "logprobs": None, "finish_reason": "length", **({"delta": {"content": ""}} if chat else {"text": "z"})}
         events.append(written({"id": "cmpl-1", "object": "x", "created": 7, "model": "m", "choices": [choice]}))
     if wants.usage:
-        usage = {"prompt_tokens": 3, "total_tokens": 3 + count, "completion_tokens": count}
-        end = {"id": "cmpl-1", "choices": [], "usage": usage}
+        end = {"id": "cmpl-1", "choices": [], "usage": usage_of(count)}
         if draw(st.booleans()):
             end["system_fingerprint"] = "vllm-1"
         events.append(written(end))
