@@ -78,7 +78,7 @@ class Ending(Recorded):
         self._connection.refuse(error, b"x-request-id: %b\r\n%b" % (self._request_id, extra))
 
     def _tell_here(self) -> None:
-        """What a client is told by this gateway shows in its pool's meters, forwarded or not: those of the place are shown nowhere."""
+        """What a client is told by this gateway shows in its pool's meters, though it was forwarded: the place's are shown nowhere."""
         if self._pool.peer:
             self._meter = self._home.meters[self._tier.name]
 

@@ -14,6 +14,8 @@ CODED_BYTES_PER_S = 16_000.0
 """Of MP3 and the like at 128 kbit/s."""
 UNKNOWN_AUDIO_S = 30.0
 """Of audio that is named by a URL."""
+PAYLOADS_MAX = 4096
+"""Looked for in one body, which takes some milliseconds; what comes after them is taken for text."""
 _HEAD_BYTES = 64
 _AUDIO_BEFORE_BYTES = 256
 """So far before its payload an audio part says that it is one."""
@@ -41,9 +43,15 @@ def media_of(body: bytes) -> Media:
     payload_bytes = audio = 0
     audio_s = 0.0
     text: list[bytes] = []
-    at = 0
-    while (found := _payload(body, at)) is not None:
-        begin, end = found
+    at, uri = 0, body.find(_URI)
+    for _ in range(PAYLOADS_MAX):
+        if 0 <= uri < at:  # not looked for from every payload on: where there is none, that reads all of the rest each time
+            uri = body.find(_URI, at)
+        begin = _begin(body, at, uri)
+        if begin < 0:
+            break
+        end = body.find(b'"', begin)
+        end = end if end >= 0 else len(body)
         text.append(body[at:begin])
         size = end - begin
         payload_bytes += size
@@ -60,12 +68,9 @@ def media_of(body: bytes) -> Media:
     return Media(len(_IMAGES.findall(rest)), audio_s + UNKNOWN_AUDIO_S * told_by_url, payload_bytes)
 
 
-def _payload(body: bytes, at: int) -> tuple[int, int] | None:
-    """Where the next base64 payload from ``at`` on begins and ends."""
-    uri = body.find(_URI, at)
+def _begin(body: bytes, at: int, uri: int) -> int:
+    """Where the next base64 payload from ``at`` on begins, ``uri`` being where the next data URI says so; negative: there is none."""
     data = _DATA.search(body, at, uri if uri >= 0 else len(body))
-    begin = data.end() if data is not None else uri + len(_URI) if uri >= 0 else -1
-    if begin < 0:
-        return None
-    end = body.find(b'"', begin)
-    return begin, end if end >= 0 else len(body)
+    if data is not None:
+        return data.end()
+    return uri + len(_URI) if uri >= 0 else -1

@@ -24,6 +24,7 @@ from forebay.gateway.told import ToldStream
 EXAMPLES = int(os.environ.get("FOREBAY_STREAM_EXAMPLES", "60"))
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 IDS, RUNNING, USAGE = Wants(usage=True, ids=True), Wants(usage=True, running_usage=True), Wants(usage=True)
+FRAME = {"id": "cmpl-1", "object": "x", "created": 7, "model": "m"}
 WANTS = (IDS, RUNNING, USAGE, Wants(ids=True), Wants(running_usage=True), Wants())
 
 
@@ -109,33 +110,35 @@ texts = st.one_of(
 kinds = st.sampled_from(["text"] * 12 + ["role", "reason", "finish", "tool", "comment", "several", "stamp"])
 
 
-def event_of(kind, text, at, count, chat, wants):
-    """One event of a vLLM-like stream."""
-    choice = {"index": at % 2 if kind == "finish" else 0, **content_of(kind, text, chat)}
-    choice |= {"logprobs": None, "finish_reason": "stop" if kind == "finish" else None}
+def choice_of(chat, at, kind, text):
+    """What vLLM says of one choice in one event."""
+    choice = {"index": at % 2 if kind == "finish" else 0}
+    if not chat:
+        choice["text"] = text
+    elif kind == "role":
+        choice["delta"] = {"role": "assistant", "content": ""}
+    elif kind == "tool":
+        choice["delta"] = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+    else:
+        choice["delta"] = {"reasoning_content" if kind == "reason" else "content": text}
+    return choice | {"logprobs": None, "finish_reason": "stop" if kind == "finish" else None}
+
+
+def event_of(wants, chat, at, count, kind, text):
+    """One event with the ``count``-th token."""
+    choice = choice_of(chat, at, kind, text)
+    event = {**FRAME, "choices": [choice]}
     if wants.ids:
         choice["token_ids"] = [count] if kind != "several" else [count, count + 1000]
-    event = {"id": "cmpl-1", "object": "x", "created": 7, "model": "m", "choices": [choice]}
-    if wants.ids and chat and count == 1:
-        event["prompt_token_ids"] = [1, 2, 3]
-    if wants.ids and not chat:
-        choice["prompt_token_ids"] = [1, 2, 3] if count == 1 else None
+        if not chat:
+            choice["prompt_token_ids"] = [1, 2, 3] if count == 1 else None
+        elif count == 1:
+            event["prompt_token_ids"] = [1, 2, 3]
     if kind == "stamp":
         event["system_fingerprint"] = "f"
     if wants.running_usage:
         event["usage"] = usage_of(count)
-    return event
-
-
-def content_of(kind, text, chat):
-    if not chat:
-        return {"text": text}
-    deltas = {
-        "role": {"role": "assistant", "content": ""},
-        "reason": {"reasoning_content": text},
-        "tool": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]},
-    }
-    return {"delta": deltas.get(kind, {"content": text})}
+    return written(event)
 
 
 def usage_of(count):
@@ -144,26 +147,22 @@ def usage_of(count):
 
 @st.composite
 def answers(draw):
-    """(wants, events) of a vLLM-like stream."""
-    wants = draw(st.sampled_from(WANTS))
-    chat = draw(st.booleans())
+    """(what was asked, events) of a stream like vLLM's."""
+    wants, chat = draw(st.sampled_from(WANTS)), draw(st.booleans())
     count, events = 0, []
     for at, (kind, text) in enumerate(draw(st.lists(st.tuples(kinds, texts), max_size=24))):
         if kind == "comment":
             events.append(b": ping\n\n")
-            continue
-        count += 1
-        events.append(written(event_of(kind, text, at, count, chat, wants)))
+        else:
+            count += 1
+            events.append(event_of(wants, chat, at, count, kind, text))
     if draw(st.booleans()):
-        choice = {"index": 0, "logprobs": None, "finish_reason": "length", **({"delta": {"content": ""}} if chat else {"text": "z"})}
-        events.append(written({"id": "cmpl-1", "object": "x", "created": 7, "model": "m", "choices": [choice]}))
+        last = {"delta": {"content": ""}} if chat else {"text": "z"}
+        events.append(written({**FRAME, "choices": [{"index": 0, "logprobs": None, "finish_reason": "length", **last}]}))
     if wants.usage:
-        end = {"id": "cmpl-1", "choices": [], "usage": usage_of(count)}
-        if draw(st.booleans()):
-            end["system_fingerprint"] = "vllm-1"
-        events.append(written(end))
-    events.append(b"data: [DONE]\n\n")
-    return wants, events
+        said = {"system_fingerprint": "vllm-1"} if draw(st.booleans()) else {}
+        events.append(written({**FRAME, "choices": [], "usage": usage_of(count), **said}))
+    return wants, [*events, b"data: [DONE]\n\n"]
 
 
 def written(event):
