@@ -1,8 +1,8 @@
-"""`forebay explain --request ID`: what one gateway decided about one request, on one screen."""
+"""`forebay explain --request ID`: what the gateways decided about one request, on one screen."""
 
 import http
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,6 +15,8 @@ from forebay.domain.errors import BadInput
 from forebay.gateway.leaving import SAMPLE_EVERY
 from forebay.gateway.records import REQUESTS, Record
 
+_AT_A_PEER = "/"
+"""In the name of a pool where another gateway has the request (`gateway.forwarding`); no configured pool's has it."""
 _WAITED_FOR = {
     "slots": "a sequence slot",
     "kv": "room in the KV cache",
@@ -40,14 +42,37 @@ class _Told(msgspec.Struct):
 
 
 def told(request_id: str, gateway: str | None, state: str | None, key: str) -> Record:
-    """The record: its gateway's, or, where none answers or it has forgotten it, the history's. Raises what `ask` raises."""
+    """The record: a gateway's, or, where none answers or all have forgotten it, the history's. Raises what `ask` raises."""
     try:
-        return ask(admin_client.gateway_url(gateway, state), request_id, key)
+        return _latest(admin_client.gateway_urls(gateway, state), request_id, key)
     except (admin_client.NotRunning, NotKnown) as error:
         try:
             return recorded(request_id, state)
         except BadInput as also:
             raise type(error)(f"{error} {also}") from None
+
+
+def _latest(gateway_urls: Sequence[str], request_id: str, key: str) -> Record:
+    """What the gateways know of it: one that forwarded it has a record too, which is told only where no other is.
+
+    Raises what `ask` raises where none of them tells any: NotKnown where one of them answered.
+    """
+    found: list[Record] = []
+    unknown: NotKnown | None = None
+    silent: list[admin_client.NotRunning] = []
+    for url in gateway_urls:
+        try:
+            found.append(ask(url, request_id, key))
+        except NotKnown as error:
+            unknown = error
+        except admin_client.NotRunning as error:
+            silent.append(error)
+    if found:
+        return max(found, key=lambda record: (_AT_A_PEER not in record.pool, record.arrived_unix_s + record.total_s))
+    if unknown is None:
+        raise silent[0]
+    asked = f" ({len(gateway_urls)} gateways were asked.)" if len(gateway_urls) > 1 else ""
+    raise NotKnown("; ".join((f"{unknown}{asked}", *map(str, silent))))
 
 
 def recorded(request_id: str, state: str | None) -> Record:

@@ -173,9 +173,58 @@ def test_where_nothing_runs_it_is_said_where_a_gateway_is_looked_for_and_what_is
     monkeypatch.setattr(admin_client, "announced", list)
     given = {words[0]: words[1]} if words else {}
     with pytest.raises(NotRunning) as told:
-        explain_request.ask(admin_client.gateway_url(given.get("--gateway"), given.get("--state")), "req-1", "")
+        explain_request.told("req-1", given.get("--gateway"), given.get("--state"), "")
     assert "--gateway URL" in str(told.value)
     assert "ends with its process" in str(told.value)
+
+
+# -- several gateways behind one address ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(monkeypatch, tmp_path):
+    """Gateways that `up` announced, by what each answers: a record, a status or an error; the state folder."""
+
+    def be(*answers):
+        own = {f"gateway-{number}": f"http://g:{number}" for number in range(len(answers))}
+        write_value(tmp_path / "up.json", Running("http://shared:1", "http://a:1", 1, own))
+
+        def fetch(url, key):
+            answer = answers[int(url.removeprefix("http://g:")[0])]
+            if isinstance(answer, Exception):
+                raise answer
+            if isinstance(answer, Record):
+                return 200, msgspec.json.encode(answer)
+            return answer, msgspec.json.encode({"error": {"message": "No request with the id 'req-1' is here."}})
+
+        monkeypatch.setattr(admin_client, "fetch", fetch)
+        return str(tmp_path)
+
+    return be
+
+
+GONE = NotRunning("no answer from http://g:1")
+FORWARDED = msgspec.structs.replace(RECORD, pool="chat/gateway-1", replica="", left=("chat",), total_s=5.6)
+
+
+@pytest.mark.parametrize("answers", [(RECORD, 404), (404, RECORD), (RECORD, GONE), (FORWARDED, RECORD), (RECORD, FORWARDED)])
+def test_whichever_gateway_has_the_request_tells_of_it_each_time(several, answers):
+    assert explain_request.told("req-1", None, several(*answers), "") == RECORD
+
+
+def test_one_that_came_back_from_another_gateway_is_told_of_by_the_one_that_answered_it(several):
+    refused = msgspec.structs.replace(RECORD, outcome="shed", arrived_unix_s=RECORD.arrived_unix_s + 1, total_s=0.1)
+    back = msgspec.structs.replace(RECORD, left=("chat", "chat/gateway-1"))
+    assert explain_request.told("req-1", None, several(back, refused), "") == back
+
+
+def test_where_no_gateway_knows_the_request_it_is_said_how_many_were_asked(several):
+    with pytest.raises(BadInput, match=r"is here\. \(2 gateways were asked\.\) "):
+        explain_request.told("req-1", None, several(404, 404), "")
+    with pytest.raises(BadInput, match=r"is here\..*; no answer from http://g:1"):
+        explain_request.told("req-1", None, several(404, GONE), "")
+    with pytest.raises(NotRunning, match="no answer from http://g:1"):
+        explain_request.told("req-1", None, several(GONE, GONE), "")
 
 
 # -- what the gateway has forgotten ----------------------------------------------------------------------------------------
