@@ -33,6 +33,10 @@ class NotKnown(BadInput):
     """The gateway knows no such request, or no longer."""
 
 
+class NeedsKey(BadInput):
+    """Teams are configured, and no key was given."""
+
+
 class _Error(msgspec.Struct):
     message: str
 
@@ -42,10 +46,13 @@ class _Told(msgspec.Struct):
 
 
 def told(request_id: str, gateway: str | None, state: str | None, key: str) -> Record:
-    """The record: a gateway's, or, where none answers or all have forgotten it, the history's. Raises what `ask` raises."""
+    """The record: a gateway's, or, where none answers, all have forgotten it or no key is given, the history's. Raises what `ask` raises.
+
+    A gateway tells a request's own team only; the history is a file of the operator's, who needs no key to read it.
+    """
     try:
         return _latest(admin_client.gateway_urls(gateway, state), request_id, key)
-    except (admin_client.NotRunning, NotKnown) as error:
+    except (admin_client.NotRunning, NotKnown, NeedsKey) as error:
         try:
             return recorded(request_id, state)
         except BadInput as also:
@@ -102,7 +109,12 @@ def ask(gateway_url: str, request_id: str, key: str) -> Record:
             f"{gateway_url} answered {status}, but not as a gateway of Forebay does; name one with --gateway"
         ) from None
     if status == http.HTTPStatus.UNAUTHORIZED:
-        raise BadInput(f"--key: {said} Only a request's own team may ask")
+        if key:
+            raise BadInput("--key: found one that the gateway does not know; allowed: an API key of the request's team")
+        raise NeedsKey(
+            "--key: found none; give --key KEY of the request's team, the only one that a gateway tells. "
+            "Whoever may read the history in the state folder (--state) needs none for what is there."
+        )
     raise NotKnown(f"--request: {said}")
 
 

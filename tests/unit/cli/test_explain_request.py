@@ -155,9 +155,6 @@ def test_what_a_gateway_refuses_is_told_in_its_words(gateway):
     gateway(404, error)
     with pytest.raises(BadInput, match="--request: No request with the id 'x' is here"):
         explain_request.ask("http://g", "x", "")
-    gateway(401, error)
-    with pytest.raises(BadInput, match=r"--key: .*Only a request's own team may ask"):
-        explain_request.ask("http://g", "x", "")
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"<html>"), (404, b"nginx"), (502, b"")])
@@ -263,7 +260,22 @@ def test_what_is_in_neither_is_said_to_be_in_neither(gateway, history):
         explain("req-9", "--gateway", "http://g", "--state", history)
 
 
+UNAUTHORIZED = {"error": {"message": "Missing API key. Send 'Authorization: Bearer <key>'."}}
+
+
 def test_a_wrong_key_is_no_reason_to_look_elsewhere(gateway, history):
-    gateway(401, {"error": {"message": "No."}})
-    with pytest.raises(BadInput, match="--key: No"):
-        explain("req-1", "--gateway", "http://g", "--state", history)
+    gateway(401, UNAUTHORIZED)
+    with pytest.raises(BadInput, match="--key: found one that the gateway does not know; allowed: an API key of the request's team"):
+        explain("req-1", "--gateway", "http://g", "--state", history, "--key", "sk-wrong")
+
+
+def test_an_operator_without_a_key_is_told_what_the_history_has(gateway, history):
+    gateway(401, UNAUTHORIZED)
+    assert "request req-1: completed" in explain("req-1", "--gateway", "http://g", "--state", history).output
+
+
+def test_without_a_key_the_advice_is_in_words_of_the_command_and_not_of_http(gateway, history):
+    gateway(401, UNAUTHORIZED)
+    with pytest.raises(BadInput, match=r"give --key KEY of the request's team.*\(--state\) needs none.*Nor is it in the history") as told:
+        explain("req-9", "--gateway", "http://g", "--state", history)
+    assert "Authorization" not in str(told.value)
