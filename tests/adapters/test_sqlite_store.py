@@ -3,6 +3,7 @@
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 
@@ -235,3 +236,12 @@ def test_a_history_from_before_the_ledger_is_read_without_one_and_gets_one(tmp_p
     writing = SqliteStore(path)
     assert writing.append_usage(UsageBatch("gw", "j", 0, 1, ()), 0.0) == UsageTaken(1)
     writing.close()
+
+
+def test_a_history_that_is_made_is_its_owners_alone_and_one_that_is_there_keeps_its_mode(tmp_path):
+    store = SqliteStore(tmp_path / "new.db")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+    store.close()
+    (tmp_path / "new.db").chmod(0o640)
+    SqliteStore(tmp_path / "new.db").close()
+    assert stat.S_IMODE((tmp_path / "new.db").stat().st_mode) == 0o640

@@ -12,6 +12,9 @@ import urllib.request
 import openai
 import psutil
 import pytest
+from typer.testing import CliRunner
+
+from forebay.cli.main import app
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("up several")]
 
@@ -66,7 +69,29 @@ def shared_out(fleet):
     return sorted(holders(fleet).values()) == ["gateway-0", "gateway-1"]
 
 
-async def asked(client, count, tokens=5):
+def test_explain_finds_a_request_whichever_gateway_answered_it(fleet):
+    """Behind the shared address it was a lottery: the gateway that was asked may be the other one."""
+    own = own_addresses(fleet)
+    assert list(own) == ["gateway-0", "gateway-1"]
+    ready = {name: json.loads((fleet.state / f"{name}.ready").read_text())["gateway"] for name in own}
+    assert ready == own
+    output = fleet.output.read_text()
+    assert all(f"{name} alone: {url}" in output for name, url in own.items())
+
+    async def main():
+        async with fleet.client() as client:
+            for number in range(6):
+                await asked(client, 1, request_id=f"req-lottery-{number}")
+
+    asyncio.run(main())
+    for number in range(6):
+        for _ in range(2):
+            words = ["--request", f"req-lottery-{number}", "--key", "sk-demo-interactive", "--state", str(fleet.state), "--json", "-"]
+            result = CliRunner().invoke(app, ["explain", *words], catch_exceptions=False)
+            assert json.loads(result.stdout)["outcome"] == "completed"
+
+
+async def asked(client, count, tokens=5, request_id=None):
     """``count`` requests at once, each on a connection of its own; by whom each was answered, and how often it was forwarded."""
 
     async def one():
@@ -75,7 +100,7 @@ async def asked(client, count, tokens=5):
             messages=[{"role": "user", "content": "Count."}],
             max_tokens=tokens,
             extra_body={"ignore_eos": True},
-            extra_headers={"connection": "close"},
+            extra_headers={"connection": "close", **({"x-request-id": request_id} if request_id else {})},
         )
         assert answer.parse().usage.completion_tokens == tokens
         return answer.headers["x-forebay-replica"], answer.headers.get("x-forebay-gateway", "")
@@ -157,10 +182,9 @@ def test_both_serve_on_while_the_controller_is_gone(fleet, wait_until):
     wait_until(lambda: holders(fleet) == had, "everybody to have what it had")
 
 
-def own_address(process, shared):
-    """Where a gateway alone is reached: its metrics are there."""
-    (port,) = {one.laddr.port for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN} - {shared}
-    return f"http://127.0.0.1:{port}"
+def own_addresses(fleet):
+    """Where each gateway alone is reached, by its name: its metrics are there."""
+    return json.loads((fleet.state / "up.json").read_text())["gateways"]
 
 
 def counted(address, name, **labels):
@@ -187,8 +211,7 @@ def test_one_replica_serves_what_comes_in_at_both_and_everything_is_counted_once
     answered, stream = asyncio.run(main())
     assert stream.whole
     total = sum(answered.values()) + 1
-    shared = int(fleet.gateway.rpartition(":")[2])
-    addresses = [own_address(process, shared) for process in gateways(fleet).values()]
+    addresses = own_addresses(fleet).values()
     completed = [counted(address, "forebay_requests_total", outcome="completed") for address in addresses]
     assert sorted(completed) == [0, total], "metered where it was answered"
     assert sum(counted(address, "forebay_output_tokens_total") for address in addresses) == 5 * (total - 1) + 20

@@ -21,12 +21,14 @@ TEAM_FILES_MAX = 1000
 _PRIVATE = 0o600
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running(msgspec.Struct, frozen=True, omit_defaults=True):
     """What `forebay up` says of itself in its state folder and its ready file."""
 
     gateway: str
     admin: str
     pid: int
+    gateways: dict[str, str] = {}
+    """Where there are several behind the address of ``gateway``: each one's name, and the address that is its alone."""
 
 
 class Announced(msgspec.Struct, frozen=True):

@@ -41,9 +41,10 @@ class Joining(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """What a gateway alone says of itself."""
+    """What one gateway says of itself."""
 
     gateway: str
+    """Where it is reached; under a supervisor the address that is its alone: empty where it is the only one."""
     pid: int
 
 
@@ -119,7 +120,7 @@ async def _mark_ready(marker: Path, gateway: Gateway, spec: Spec) -> None:
     needed = {pool.name for pool in spec.pools if pool.scaling.min_replicas > 0}
     while not needed <= gateway.pools_served():
         await asyncio.sleep(READY_POLL_S)
-    write_value(marker, Ready("", os.getpid()))
+    write_value(marker, Ready(gateway.url, os.getpid()))
 
 
 def main() -> int:

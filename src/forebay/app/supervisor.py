@@ -151,14 +151,22 @@ class Supervisor:
             reap()
             time.sleep(POLL_S)
 
+    def _running(self) -> Running:
+        """Where everything answers: behind one address either gateway may, so each one's own is told too."""
+        shared = listening.url(self.sockets["gateway"], self.spec.tls is not None)
+        numbers = range(self.spec.gateways) if self.spec.gateways > 1 else ()
+        own = {gateway_name(number): listening.url(self.sockets[f"hops-{number}"]) for number in numbers}
+        return Running(shared, listening.url(self.sockets["admin"]), os.getpid(), own)
+
     def _until_ready(self, ready_file: Path | None) -> None:
         """Say at once where it will answer, so that `forebay status` can look on; then wait, and pass on how the start goes."""
-        running = Running(
-            listening.url(self.sockets["gateway"], self.spec.tls is not None), listening.url(self.sockets["admin"]), os.getpid()
-        )
+        running = self._running()
         write_value(self.state / RUNNING_FILE, running)
         self._announcement = announce(self.state, running)
-        _say(f"starting; look on with `forebay status`\n  gateway {running.gateway}\n  admin   {running.admin}\n  state   {self.state}")
+        own = "".join(f"\n    {name} alone: {url} (/metrics, /health)" for name, url in running.gateways.items())
+        _say(
+            f"starting; look on with `forebay status`\n  gateway {running.gateway}{own}\n  admin   {running.admin}\n  state   {self.state}"
+        )
         markers = [self.state / name for name in self._markers()]
         while not all(marker.exists() for marker in markers):
             self._poll()

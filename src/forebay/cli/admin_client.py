@@ -50,13 +50,14 @@ def admin_url(admin: str | None, state_dir: str | None) -> str:
     return _running(state_dir, "admin").admin
 
 
-def gateway_url(gateway: str | None, state_dir: str | None) -> str:
-    """The gateway's address, found in the same way; raises the same."""
+def gateway_urls(gateway: str | None, state_dir: str | None) -> tuple[str, ...]:
+    """The addresses at which every gateway is reached, found in the same way: where several share one, each one's own. Raises the same."""
     if gateway:
         if not gateway.startswith(("http://", "https://")):
             raise BadInput(f"--gateway: found {gateway!r}; allowed: a URL such as http://127.0.0.1:8080")
-        return gateway.rstrip("/")
-    return _running(state_dir, "gateway").gateway
+        return (gateway.rstrip("/"),)
+    running = _running(state_dir, "gateway")
+    return tuple(running.gateways.values()) or (running.gateway,)
 
 
 def _running(state_dir: str | None, wanted: str) -> Running:

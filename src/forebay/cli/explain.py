@@ -28,9 +28,11 @@ def command(
         str | None, typer.Option(metavar="ID", help="Say instead what its gateway decided about one request, by its x-request-id.")
     ] = None,
     gateway: Annotated[
-        str | None, typer.Option(metavar="URL", help="The gateway to ask about --request. Default: found in the state folder.")
+        str | None, typer.Option(metavar="URL", help="The gateway to ask about --request. Default: all of the `up` in the state folder.")
     ] = None,
-    key: Annotated[str, typer.Option(help="API key of the request's team, where teams are configured.")] = "",
+    key: Annotated[
+        str, typer.Option(help="API key of the request's team, where teams are configured; without one only the history is read.")
+    ] = "",
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write JSON to PATH (- for stdout).")] = None,
 ) -> None:
     """Say why a pool has (or had) the replicas it has, or why a request was treated as it was.

@@ -1,8 +1,8 @@
-"""`forebay explain --request ID`: what one gateway decided about one request, on one screen."""
+"""`forebay explain --request ID`: what the gateways decided about one request, on one screen."""
 
 import http
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -15,6 +15,8 @@ from forebay.domain.errors import BadInput
 from forebay.gateway.leaving import SAMPLE_EVERY
 from forebay.gateway.records import REQUESTS, Record
 
+_AT_A_PEER = "/"
+"""In the name of a pool where another gateway has the request (`gateway.forwarding`); no configured pool's has it."""
 _WAITED_FOR = {
     "slots": "a sequence slot",
     "kv": "room in the KV cache",
@@ -31,6 +33,10 @@ class NotKnown(BadInput):
     """The gateway knows no such request, or no longer."""
 
 
+class NeedsKey(BadInput):
+    """Teams are configured, and no key was given."""
+
+
 class _Error(msgspec.Struct):
     message: str
 
@@ -40,14 +46,40 @@ class _Told(msgspec.Struct):
 
 
 def told(request_id: str, gateway: str | None, state: str | None, key: str) -> Record:
-    """The record: its gateway's, or, where none answers or it has forgotten it, the history's. Raises what `ask` raises."""
+    """The record: a gateway's, or, where none answers, all have forgotten it or no key is given, the history's. Raises what `ask` raises.
+
+    A gateway tells a request's own team only; the history is a file of the operator's, who needs no key to read it.
+    """
     try:
-        return ask(admin_client.gateway_url(gateway, state), request_id, key)
-    except (admin_client.NotRunning, NotKnown) as error:
+        return _latest(admin_client.gateway_urls(gateway, state), request_id, key)
+    except (admin_client.NotRunning, NotKnown, NeedsKey) as error:
         try:
             return recorded(request_id, state)
         except BadInput as also:
             raise type(error)(f"{error} {also}") from None
+
+
+def _latest(gateway_urls: Sequence[str], request_id: str, key: str) -> Record:
+    """What the gateways know of it: one that forwarded it has a record too, which is told only where no other is.
+
+    Raises what `ask` raises where none of them tells any: NotKnown where one of them answered.
+    """
+    found: list[Record] = []
+    unknown: NotKnown | None = None
+    silent: list[admin_client.NotRunning] = []
+    for url in gateway_urls:
+        try:
+            found.append(ask(url, request_id, key))
+        except NotKnown as error:
+            unknown = error
+        except admin_client.NotRunning as error:
+            silent.append(error)
+    if found:
+        return max(found, key=lambda record: (_AT_A_PEER not in record.pool, record.arrived_unix_s + record.total_s))
+    if unknown is None:
+        raise silent[0]
+    asked = f" ({len(gateway_urls)} gateways were asked.)" if len(gateway_urls) > 1 else ""
+    raise NotKnown("; ".join((f"{unknown}{asked}", *map(str, silent))))
 
 
 def recorded(request_id: str, state: str | None) -> Record:
@@ -77,7 +109,12 @@ def ask(gateway_url: str, request_id: str, key: str) -> Record:
             f"{gateway_url} answered {status}, but not as a gateway of Forebay does; name one with --gateway"
         ) from None
     if status == http.HTTPStatus.UNAUTHORIZED:
-        raise BadInput(f"--key: {said} Only a request's own team may ask")
+        if key:
+            raise BadInput("--key: found one that the gateway does not know; allowed: an API key of the request's team")
+        raise NeedsKey(
+            "--key: found none; give --key KEY of the request's team, the only one that a gateway tells. "
+            "Whoever may read the history in the state folder (--state) needs none for what is there."
+        )
     raise NotKnown(f"--request: {said}")
 
 

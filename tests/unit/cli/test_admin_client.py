@@ -8,6 +8,7 @@ import urllib.error
 from email.message import Message
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from forebay.app.files import Running, announce, write_value
@@ -131,10 +132,17 @@ def test_an_address_that_is_none_is_no_traceback():
 
 def test_a_gateway_is_found_as_its_controller_is(tmp_path):
     with pytest.raises(NotRunning, match="name it with --gateway URL"):
-        admin_client.gateway_url(None, None)
+        admin_client.gateway_urls(None, None)
     announce(Path("/somewhere"), HERE)
-    assert admin_client.gateway_url(None, None) == HERE.gateway
-    assert admin_client.gateway_url("https://host/", None) == "https://host"
+    assert admin_client.gateway_urls(None, None) == (HERE.gateway,)
+    assert admin_client.gateway_urls("https://host/", None) == ("https://host",)
+
+
+def test_behind_a_shared_address_each_gateway_is_found_by_its_own(tmp_path):
+    own = {"gateway-0": "http://127.0.0.1:5", "gateway-1": "http://127.0.0.1:6"}
+    write_value(tmp_path / "up.json", msgspec.structs.replace(HERE, gateways=own))
+    assert admin_client.gateway_urls(None, str(tmp_path)) == tuple(own.values())
+    assert admin_client.gateway_urls("http://host", str(tmp_path)) == ("http://host",)
 
 
 def test_a_page_is_fetched_with_its_key_whatever_its_status(answers):

@@ -155,9 +155,6 @@ def test_what_a_gateway_refuses_is_told_in_its_words(gateway):
     gateway(404, error)
     with pytest.raises(BadInput, match="--request: No request with the id 'x' is here"):
         explain_request.ask("http://g", "x", "")
-    gateway(401, error)
-    with pytest.raises(BadInput, match=r"--key: .*Only a request's own team may ask"):
-        explain_request.ask("http://g", "x", "")
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"<html>"), (404, b"nginx"), (502, b"")])
@@ -173,9 +170,58 @@ def test_where_nothing_runs_it_is_said_where_a_gateway_is_looked_for_and_what_is
     monkeypatch.setattr(admin_client, "announced", list)
     given = {words[0]: words[1]} if words else {}
     with pytest.raises(NotRunning) as told:
-        explain_request.ask(admin_client.gateway_url(given.get("--gateway"), given.get("--state")), "req-1", "")
+        explain_request.told("req-1", given.get("--gateway"), given.get("--state"), "")
     assert "--gateway URL" in str(told.value)
     assert "ends with its process" in str(told.value)
+
+
+# -- several gateways behind one address ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def several(monkeypatch, tmp_path):
+    """Gateways that `up` announced, by what each answers: a record, a status or an error; the state folder."""
+
+    def be(*answers):
+        own = {f"gateway-{number}": f"http://g:{number}" for number in range(len(answers))}
+        write_value(tmp_path / "up.json", Running("http://shared:1", "http://a:1", 1, own))
+
+        def fetch(url, key):
+            answer = answers[int(url.removeprefix("http://g:")[0])]
+            if isinstance(answer, Exception):
+                raise answer
+            if isinstance(answer, Record):
+                return 200, msgspec.json.encode(answer)
+            return answer, msgspec.json.encode({"error": {"message": "No request with the id 'req-1' is here."}})
+
+        monkeypatch.setattr(admin_client, "fetch", fetch)
+        return str(tmp_path)
+
+    return be
+
+
+GONE = NotRunning("no answer from http://g:1")
+FORWARDED = msgspec.structs.replace(RECORD, pool="chat/gateway-1", replica="", left=("chat",), total_s=5.6)
+
+
+@pytest.mark.parametrize("answers", [(RECORD, 404), (404, RECORD), (RECORD, GONE), (FORWARDED, RECORD), (RECORD, FORWARDED)])
+def test_whichever_gateway_has_the_request_tells_of_it_each_time(several, answers):
+    assert explain_request.told("req-1", None, several(*answers), "") == RECORD
+
+
+def test_one_that_came_back_from_another_gateway_is_told_of_by_the_one_that_answered_it(several):
+    refused = msgspec.structs.replace(RECORD, outcome="shed", arrived_unix_s=RECORD.arrived_unix_s + 1, total_s=0.1)
+    back = msgspec.structs.replace(RECORD, left=("chat", "chat/gateway-1"))
+    assert explain_request.told("req-1", None, several(back, refused), "") == back
+
+
+def test_where_no_gateway_knows_the_request_it_is_said_how_many_were_asked(several):
+    with pytest.raises(BadInput, match=r"is here\. \(2 gateways were asked\.\) "):
+        explain_request.told("req-1", None, several(404, 404), "")
+    with pytest.raises(BadInput, match=r"is here\..*; no answer from http://g:1"):
+        explain_request.told("req-1", None, several(404, GONE), "")
+    with pytest.raises(NotRunning, match="no answer from http://g:1"):
+        explain_request.told("req-1", None, several(GONE, GONE), "")
 
 
 # -- what the gateway has forgotten ----------------------------------------------------------------------------------------
@@ -214,7 +260,22 @@ def test_what_is_in_neither_is_said_to_be_in_neither(gateway, history):
         explain("req-9", "--gateway", "http://g", "--state", history)
 
 
+UNAUTHORIZED = {"error": {"message": "Missing API key. Send 'Authorization: Bearer <key>'."}}
+
+
 def test_a_wrong_key_is_no_reason_to_look_elsewhere(gateway, history):
-    gateway(401, {"error": {"message": "No."}})
-    with pytest.raises(BadInput, match="--key: No"):
-        explain("req-1", "--gateway", "http://g", "--state", history)
+    gateway(401, UNAUTHORIZED)
+    with pytest.raises(BadInput, match="--key: found one that the gateway does not know; allowed: an API key of the request's team"):
+        explain("req-1", "--gateway", "http://g", "--state", history, "--key", "sk-wrong")
+
+
+def test_an_operator_without_a_key_is_told_what_the_history_has(gateway, history):
+    gateway(401, UNAUTHORIZED)
+    assert "request req-1: completed" in explain("req-1", "--gateway", "http://g", "--state", history).output
+
+
+def test_without_a_key_the_advice_is_in_words_of_the_command_and_not_of_http(gateway, history):
+    gateway(401, UNAUTHORIZED)
+    with pytest.raises(BadInput, match=r"give --key KEY of the request's team.*\(--state\) needs none.*Nor is it in the history") as told:
+        explain("req-9", "--gateway", "http://g", "--state", history)
+    assert "Authorization" not in str(told.value)

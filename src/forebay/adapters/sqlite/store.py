@@ -8,10 +8,11 @@ Bounded twice: rows beyond ``rows_max`` are pruned, oldest first, and the file n
 on a full disk, a write raises and nothing is lost silently.
 """
 
+import contextlib
+import os
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ PRUNE_EVERY = 500
 """Appends between two prunings."""
 RAMP_DAYS_MAX = 400
 """Days of ramps kept per pool: a year and a little."""
+_PRIVATE = 0o600
+"""Of a file that is made: records of requests are for their team and the operator. SQLite gives its log the same."""
 BUSY_S = 5.0
 """How long a write waits for another process's."""
 
@@ -192,6 +195,9 @@ class SqliteStore:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreFailed(f"{self._path.parent}: {error.strerror}; the state directory must be writable") from error
+        if not read_only:
+            with contextlib.suppress(OSError):  # which SQLite meets too, and is told of there
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, _PRIVATE))
         mode = "ro" if read_only else "rwc"
         location = f"file:{self._path.resolve().as_posix().replace('%', '%25').replace('?', '%3f').replace('#', '%23')}?mode={mode}"
         engine = create_engine(
@@ -252,7 +258,7 @@ class SqliteStore:
         with self._errors_told(), self._writing() as connection:
             connection.execute(statement)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection]:
         """A transaction, unless the file was moved or deleted under it: SQLite writes on into a file that nobody can find again."""
         if _identity(self._path) != self._file:
@@ -268,14 +274,14 @@ class SqliteStore:
         rows = self._rows(select(schema.decisions.c.body).where(schema.decisions.c.seq == seq))
         return bytes(rows[0].body) if rows else None
 
-    @contextmanager
+    @contextlib.contextmanager
     def _unreadable_told(self, kind: str) -> Iterator[None]:
         try:
             yield
         except (zlib.error, msgspec.MsgspecError) as error:
             raise StoreCorrupt(f"{self._path} holds a {kind} that can't be read ({error}){_MOVE_AWAY}") from error
 
-    @contextmanager
+    @contextlib.contextmanager
     def _errors_told(self) -> Iterator[None]:
         """Third-party errors stop here, with what to do in their words."""
         try:
