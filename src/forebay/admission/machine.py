@@ -334,6 +334,8 @@ class Admission:
     def _refuse(self, entry: Ticket, why: Refusal, now_s: float, effects: list[Effect]) -> None:
         if entry.queued_seq:
             self._pump.leave(entry, now_s, started=False)
+        elif not self._waiting.count:
+            self._replicas.held.clear()
         del self._tickets[entry.id]
         self.refused_total += 1
         effects.append(Refuse(entry.id, why, retry_after_s(self._lanes, self._replicas, entry, why, now_s)))

@@ -104,6 +104,8 @@ class Pump:
             account.counter += more_tokens * account.per_weight
         if waiting.count:
             waiting.started(entry)
+        elif replicas.held:
+            replicas.held.clear()
         effects.append(Dispatch(entry.id, replica.id, replica.url))
 
     @property
@@ -132,6 +134,8 @@ class Pump:
     def leave(self, entry: Ticket, now_s: float, *, started: bool) -> None:
         """It waits no more; space that was kept for it is free for others."""
         self.waiting.leave(entry, now_s, started=started)
+        if not self.waiting.count:  # nobody is left for whom a better moment may come
+            self.replicas.held.clear()
         entry.skips = 0
         if self._is_kept(entry):
             self._keep_no_more()

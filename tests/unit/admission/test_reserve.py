@@ -119,6 +119,17 @@ def test_batch_waits_while_the_only_other_replica_prefills_and_starts_when_that_
     pool.check()
 
 
+def test_when_the_batch_that_waited_for_a_clear_replica_leaves_nothing_is_held_any_more() -> None:
+    """Its client hung up, and the machine went on as if somebody waited, with nobody to tell."""
+    pool = busy_pool()
+    pool.arrive(1, "top", "t", LONG, 30.0)
+    assert pool.arrive(2, "batch", "b", LONG, 30.0) == []
+    assert pool._replicas.held
+    pool.abandon(2, 30.01)
+    pool.first_token(1, 30.2)
+    pool.check()
+
+
 def test_batch_that_waits_for_a_clear_replica_is_told_though_that_one_is_full() -> None:
     """The replica that prefills has no slot left when its prompt is over: what was held for the other starts all the same."""
     pool = pool_of(2, sequences=2)
