@@ -40,10 +40,11 @@ def command(
         try:
             Certificate(spec.tls)
         except Unusable as bad:
-            typer.echo(f"{file}: {bad}", err=True)
+            for trouble in bad.troubles:
+                typer.echo(f"{file}: {trouble}", err=True)
             if json_path is not None:
-                problem = {"file": str(file), "path": bad.path, "found": bad.found, "allowed": bad.allowed}
-                write_json({"file": str(file), "ok": False, "problems": [problem]}, json_path)
+                problems = [{"file": str(file), **trouble._asdict()} for trouble in bad.troubles]
+                write_json({"file": str(file), "ok": False, "problems": problems}, json_path)
             raise typer.Exit(bad.exit_code) from None
     if json_path is not None:
         write_json(summary(spec, file), json_path)
