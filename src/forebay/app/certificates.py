@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay.domain.errors import BadInput, Unusable
+from forebay.domain.errors import BadInput, Trouble, Unusable
 from forebay.spec.types import Tls
 
 LOOK_EVERY_S = 1.0
@@ -61,26 +61,33 @@ def _context(files: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    for path, name, what, mark in (
+    looked_at = (
         ("gateway.tls.cert", files.cert, "a certificate with its chain", b"-----BEGIN CERTIFICATE-----"),
         ("gateway.tls.key", files.key, "its private key without a passphrase", b"PRIVATE KEY-----"),
-    ):
-        allowed = f"a file with {what}, in PEM"
-        if not Path(name).is_file():
-            raise Unusable(path, f"no file {name}", allowed)
-        try:
-            with Path(name).open("rb") as file:
-                holds = mark in file.read(PEM_BYTES_MAX)
-        except OSError as error:
-            raise Unusable(path, f"a file {name} that can't be read ({(error.strerror or 'an error').lower()})", allowed) from None
-        if not holds:
-            raise Unusable(path, f"a file {name} that holds none", allowed)
+    )
+    troubles = [
+        Trouble(path, found, f"a file with {what}, in PEM") for path, name, what, mark in looked_at if (found := _wrong(name, mark))
+    ]
+    if troubles:
+        raise Unusable(*troubles)
     try:
         context.load_cert_chain(files.cert, files.key, _no_passphrase)
     except (OSError, ssl.SSLError) as error:
         allowed = "a certificate with its chain and the key that belongs to it, both in PEM, the key without a passphrase"
-        raise Unusable("gateway.tls", f"{files.cert} and {files.key}, which can't be used ({_why(error)})", allowed) from None
+        found = f"{files.cert} and {files.key}, which can't be used ({_why(error)})"
+        raise Unusable(Trouble("gateway.tls", found, allowed)) from None
     return context
+
+
+def _wrong(name: str, mark: bytes) -> str:
+    """What is found at ``name`` instead of a file that holds ``mark``; empty: it is one."""
+    if not Path(name).is_file():
+        return f"no file {name}"
+    try:
+        with Path(name).open("rb") as file:
+            return "" if mark in file.read(PEM_BYTES_MAX) else f"a file {name} that holds none"
+    except OSError as error:
+        return f"a file {name} that can't be read ({(error.strerror or 'an error').lower()})"
 
 
 def _why(error: OSError) -> str:

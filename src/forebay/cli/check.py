@@ -39,10 +39,11 @@ def command(
         raise typer.Exit(bad.exit_code) from None
     unusable, missing = file_troubles(spec)
     if unusable:
-        for one in unusable:
-            typer.echo(f"{file}: {one}", err=True)
+        troubles = [trouble for one in unusable for trouble in one.troubles]
+        for trouble in troubles:
+            typer.echo(f"{file}: {trouble}", err=True)
         if json_path is not None:
-            problems = [{"file": str(file), "path": one.path, "found": one.found, "allowed": one.allowed} for one in unusable]
+            problems = [{"file": str(file), **trouble._asdict()} for trouble in troubles]
             write_json({"file": str(file), "ok": False, "problems": problems}, json_path)
         raise typer.Exit(unusable[0].exit_code)
     if json_path is not None:

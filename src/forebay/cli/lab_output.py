@@ -1,8 +1,10 @@
-"""What the lab's verbs show: a bar while policies are played, then a table in which what keeps the promise is marked."""
+"""What the lab's verbs show: a bar while policies are played (in a log a line now and then), then a table in which what keeps the
+promise is marked."""
 
 import contextlib
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
     from forebay.simulation.values import PolicySummary, RunResult
 
 BAR_STEPS = 1000
+LINE_EVERY_S = 15.0
+"""Between lines of progress where there is no terminal…"""
+LINES_PER_ELAPSED = 20
+"""…and no more than so many in the time that has gone by: a night's run writes a hundred or so, not thousands."""
 INTERRUPTED = 130
 """As shells have it: 128 + SIGINT."""
 _GAPS = (2, 1)
@@ -43,11 +49,39 @@ def bar(title: str) -> Iterator[Callable[[float], None]]:
         yield tell
 
 
+class Lines:
+    """Progress for a log: a plain line now and then, none where the work is short."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._began_s = now_s()
+        self._due_s = self._began_s + LINE_EVERY_S
+        self._what = ""
+
+    def doing(self, what: str) -> None:
+        """``what`` is being done from now on."""
+        self._what = what
+
+    def tell(self, share: float) -> None:
+        """``share`` of it is done: a line if one is due."""
+        now_s = self._now_s()
+        if now_s < self._due_s:
+            return
+        elapsed_s = now_s - self._began_s
+        self._due_s = now_s + max(LINE_EVERY_S, elapsed_s / LINES_PER_ELAPSED)
+        print(f"{self._what}: {100 * share:.0f} % after {format_duration(round(elapsed_s))}", file=sys.stderr, flush=True)
+
+
 @contextlib.contextmanager
-def told_bar() -> Iterator[tuple[Callable[[str], None], Callable[[float], None]]]:
-    """A progress bar on stderr; gives what to tell that is being done, and the fraction that is."""
+def told_bar(now_s: Callable[[], float] = time.monotonic) -> Iterator[tuple[Callable[[str], None], Callable[[float], None]]]:
+    """Progress on stderr, as a bar or else in `Lines`; gives what to tell that is being done, and the fraction that is."""
+    console = output.console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        lines = Lines(now_s)
+        yield lines.doing, lines.tell
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn(compact=True))
-    with Progress(*columns, console=output.console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=BAR_STEPS)
         yield lambda what: progress.update(task, description=what), lambda share: progress.update(task, completed=share * BAR_STEPS)
 

@@ -68,7 +68,7 @@ def render(found: UsageReport) -> Table:
 
 
 def _numbers(line: UsageLine) -> dict[str, str]:
-    tokens = {"prompt": line.prompt_tokens, "cached": line.cached_tokens, "output": line.output_tokens, "not told": line.counted_tokens}
+    tokens = {"prompt tokens": line.prompt_tokens, "cached tokens": line.cached_tokens, "output tokens": line.output_tokens}
     ended = {"requests": line.requests, "shed": line.shed, "failed": line.failed + line.truncated, "left": line.left}
-    numbers = {**ended, **{f"{name} tokens" if name != "not told" else "of them counted": count for name, count in tokens.items()}}
+    numbers = {**ended, **tokens, "estimated tokens": line.counted_tokens}  # what no engine told
     return {**{name: f"{number:,}" for name, number in numbers.items()}, "queued": f"{line.queue_s:,.1f} s"}

@@ -1,5 +1,7 @@
 """One root for Forebay's errors. A class's docstring is its message; the type says whose fault it is."""
 
+from typing import NamedTuple
+
 
 class ForebayError(Exception):
     """Forebay could not do what was asked."""
@@ -16,10 +18,20 @@ class BadInput(ForebayError):
     exit_code = 2
 
 
-class Unusable(BadInput):
-    """A file that the configuration names can't be used."""
+class Trouble(NamedTuple):
+    """What is wrong at one ``path`` of the configuration."""
 
-    def __init__(self, path: str, found: str, allowed: str) -> None:
-        """``path``: the configuration's key."""
-        self.path, self.found, self.allowed = path, found, allowed
-        super().__init__(f"{path}: found {found}; allowed: {allowed}")
+    path: str
+    found: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: found {self.found}; allowed: {self.allowed}"
+
+
+class Unusable(BadInput):
+    """Files that the configuration names can't be used; every trouble with them is told at once."""
+
+    def __init__(self, *troubles: Trouble) -> None:
+        self.troubles = troubles
+        super().__init__("; ".join(map(str, troubles)))

@@ -1,6 +1,8 @@
 """``forebay check`` says what is in a right file and exits 0, or tells every problem on stderr and exits 2."""
 
 import json
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -200,6 +202,27 @@ def test_without_the_library_a_tokenizer_is_a_warning(tmp_path: Path, monkeypatc
     (warning,) = json.loads(result.stdout)["warnings"]
     assert warning.startswith("pools.pool-0.estimate.tokenizer: found no library `tokenizers`")
     assert "forebay[exact]" in warning
+
+
+def test_a_certificate_and_its_key_that_are_both_missing_are_told_at_once(tmp_path: Path) -> None:
+    """The key was only told of once the certificate was there."""
+    result = runner.invoke(app, ["check", str(_with_tls(tmp_path, Path("c.pem"), Path("k.pem"))), "--json", str(tmp_path / "result.json")])
+    assert result.exit_code == 2
+    told = [line.partition(": ")[2].partition(": found no file")[0] for line in result.stderr.splitlines()]
+    assert told == ["gateway.tls.cert", "gateway.tls.key"]
+    problems = json.loads((tmp_path / "result.json").read_text())["problems"]
+    assert [problem["path"] for problem in problems] == told
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here to make a certificate")
+def test_the_walkthroughs_configuration_is_right_as_printed(tmp_path: Path) -> None:
+    """With the certificate that the page says how to make; it named files that nobody had."""
+    page = (HOME / "docs" / "in-front-of-vllm.md").read_text()
+    (tmp_path / "forebay.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    (line,) = [line for line in page.splitlines() if "openssl req" in line]
+    subprocess.run(line.removeprefix("$ "), shell=True, check=True, cwd=tmp_path, capture_output=True)
+    result = runner.invoke(app, ["check", str(tmp_path / "forebay.yaml")])
+    assert result.exit_code == 0, result.stderr
 
 
 SPILL = """

@@ -10,7 +10,7 @@ from forebay.app.files import STORE_FILE
 from forebay.cli.main import app
 from forebay.controller.usage_report import by_of, day_of, usage_report
 from forebay.domain.errors import BadInput
-from forebay.domain.usage import COUNTS, OUTPUT, PROMPT, QUEUE_MS, How, UsageBatch, UsageRow
+from forebay.domain.usage import COUNTED, COUNTS, OUTPUT, PROMPT, QUEUE_MS, How, UsageBatch, UsageRow
 
 DAY = 20_000  # 2024-10-04
 
@@ -43,6 +43,20 @@ def test_a_table_by_who_pays(state):
     assert [line.split("│")[1].strip() for line in lines] == ["mail", "search"]  # most tokens first
     assert "1,100" in shown  # all prompt tokens
     assert "1.5 s" in shown
+
+
+def test_the_column_of_tokens_that_no_engine_told_says_estimated(tmp_path):
+    """It said "of them counted", as if 0 were none at all, where every token was the engine's own count."""
+    sums = [0] * COUNTS
+    sums[How.COMPLETED], sums[PROMPT], sums[OUTPUT], sums[COUNTED] = 1, 100, 10, 77
+    store = SqliteStore(tmp_path / STORE_FILE)
+    store.append_usage(UsageBatch("gw", "j", 0, 9, (UsageRow(DAY, ("mail", "llama", "batch", "chat"), tuple(sums)),)), 0.0)
+    store.close()
+    shown = usage("--state", str(tmp_path)).output
+    (head,) = [line for line in shown.splitlines() if "requests" in line]
+    (line,) = [line for line in shown.splitlines() if "mail" in line]
+    place = [cell.strip() for cell in head.split("┃")].index("estimated tokens")
+    assert line.split("│")[place].strip() == "77"
 
 
 def test_json_for_scripts_by_day(state):

@@ -375,3 +375,40 @@ def test_a_process_that_was_stopped_sends_nothing_by_an_old_lease():
         assert engines(world) == [0, 1], "forwarded: what a had may be another's by now"
 
     several(test, whole, whole)
+
+
+async def dies_at_once(seen, answer):
+    answer.cut()
+
+
+async def dies_in_the_middle(seen, answer):
+    answer.stream()
+    answer.role()
+    answer.token("half")
+    await asyncio.sleep(0.1)
+    answer.cut()
+
+
+def test_what_an_engine_began_nothing_of_is_refused_where_its_gateway_has_no_other_replica():
+    """As docs/several-gateways.md says."""
+
+    async def test(world):
+        world.lease("a", "b")
+        answer = await world.ask("a")
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "no_replicas")
+        assert "retry-after" in answer.headers
+        assert engines(world) == [1, 0]
+
+    several(test, dies_at_once, whole)
+
+
+def test_a_stream_that_began_is_not_gone_on_with_at_another_gateway_and_ends_with_an_error_event():
+    async def test(world):
+        world.lease("a", "b")
+        answer = await world.ask("a", {"stream": True})
+        assert b'"error"' in answer.body
+        assert b"[DONE]" in answer.body
+        assert engines(world) == [1, 0], "though the other gateway has room"
+        assert world.outcomes("a") == {"truncated": 1}
+
+    several(test, dies_in_the_middle, streams)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from forebay.domain.errors import BadInput, Unusable
+from forebay.domain.errors import BadInput, Trouble, Unusable
 
 INSTALL = "install it (pip install 'forebay[exact]'), or leave the tokenizer out: prompts are then estimated from their bytes"
 
@@ -26,7 +26,7 @@ class FileTokenizer:
             with Path(path).open("rb"):
                 pass
         except OSError as error:
-            raise Unusable(place, f"no tokenizer in {path} ({(error.strerror or 'an error').lower()})", ALLOWED) from None
+            raise Unusable(Trouble(place, f"no tokenizer in {path} ({(error.strerror or 'an error').lower()})", ALLOWED)) from None
         try:
             from tokenizers import Tokenizer
         except ImportError:
@@ -34,7 +34,7 @@ class FileTokenizer:
         try:
             made: Any = Tokenizer.from_file(path)
         except Exception as error:  # the library raises nothing narrower
-            raise Unusable(place, f"no tokenizer in {path} ({error})", ALLOWED) from None
+            raise Unusable(Trouble(place, f"no tokenizer in {path} ({error})", ALLOWED)) from None
         made.no_truncation()
         made.no_padding()
         self._encode = made.encode
