@@ -377,7 +377,7 @@ def test_a_replica_of_a_pool_that_is_gone_is_ended(tmp_path):
         await first.close()
         second = yard.fleet(spec_of(chat=engine()))
         await second.adopt()
-        await until(second, lambda _: not alive(pid))
+        await until(second, lambda _: not alive(pid), yard.sink.events)
         assert await second.observe() == ()
         with pytest.raises(KeyError):
             await second.ensure("old", ["old-2"])

@@ -33,11 +33,13 @@ OTHER = {
     "blocks of 128 tokens": msgspec.structs.replace(PROFILE, block_tokens=128),
     "a quarter less memory": msgspec.structs.replace(PROFILE, kv_tokens=4_500),
 }
-REQUESTS = 1500
-SPAN_S = 250.0
+REQUESTS = 1000
+SPAN_S = 170.0
 LEARNED_S = 70.0
 """A minute after the first requests came."""
 GOAL = 0.001
+SEEDS = (1, 2, 3)
+"""One world's few preemptions say little of a share of a thousandth."""
 
 
 def spec():
@@ -71,12 +73,13 @@ def played(seed, engine):
     return run(main, seed, time_limit_s=7200.0)
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("other", OTHER)
 def test_an_engine_that_holds_more_than_was_booked_hardly_ever_preempts(other):
-    preemptions, later, correction = played(1, OTHER[other])
-    assert preemptions <= 0.02 * REQUESTS
-    assert later <= GOAL * REQUESTS
-    assert 1.2 <= correction.ratio <= 1.4
+    worlds = [played(seed, OTHER[other]) for seed in SEEDS]
+    assert all(preemptions <= 0.02 * REQUESTS for preemptions, _, _ in worlds)
+    assert sum(later for _, later, _ in worlds) <= GOAL * REQUESTS * len(SEEDS)
+    assert all(1.2 <= correction.ratio <= 1.4 for _, _, correction in worlds)
 
 
 def test_without_reconciliation_it_preempts_all_the_time(monkeypatch):
