@@ -369,7 +369,10 @@ def test_an_engine_that_was_never_noted_is_found_by_its_mark_and_ended(tmp_path)
     play(tmp_path, scenario)
 
 
-def test_a_replica_of_a_pool_that_is_gone_is_ended(tmp_path):
+@pytest.mark.parametrize("quits", [signal.SIG_DFL, signal.SIG_IGN], ids=["in front", "behind"])
+def test_a_replica_of_a_pool_that_is_gone_is_ended(tmp_path, quits):
+    """Also by a controller that a shell started with ``&``, which ignores SIGQUIT."""
+
     async def scenario(yard):
         first = yard.fleet(spec_of(old=engine()))
         await first.ensure("old", ["old-1"])
@@ -382,7 +385,11 @@ def test_a_replica_of_a_pool_that_is_gone_is_ended(tmp_path):
         with pytest.raises(KeyError):
             await second.ensure("old", ["old-2"])
 
-    play(tmp_path, scenario)
+    before = signal.signal(signal.SIGQUIT, quits)
+    try:
+        play(tmp_path, scenario)
+    finally:
+        signal.signal(signal.SIGQUIT, before)
 
 
 def test_a_store_that_fails_is_told_and_loses_no_replica(tmp_path):

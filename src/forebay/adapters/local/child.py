@@ -71,6 +71,7 @@ class Child:
 
 def spawn(command: Sequence[str], environment: dict[str, str], log_fd: int, lifeline_fd: int | None) -> Child:
     """Start ``command`` as the leader of a new session, its output to ``log_fd``. Raises OSError."""
+    _hear_quit()
     process = subprocess.Popen(
         command,
         env=environment,
@@ -86,6 +87,13 @@ def spawn(command: Sequence[str], environment: dict[str, str], log_fd: int, life
         kill_group(process.pid)
         process.wait()
         raise OSError(f"process {process.pid} can't be watched: {error}") from error
+
+
+def _hear_quit() -> None:
+    """What a shell starts with ``&`` ignores SIGQUIT, and so would its children until they listen: a shim told to kill would live on."""
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        with contextlib.suppress(ValueError):  # only the main thread may
+            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def adopt(pid: int, born_s: float) -> Child | None:
