@@ -12,6 +12,8 @@ from forebay.domain.roster import Finished
 from forebay.domain.usage import UsageBatch, UsageRow, UsageTaken
 from forebay.ports import DecisionRecord, DemandBucket, Store
 
+WRITES_WELL = 5
+"""So many writes in a row show that it takes them again: on a full disk one that changes little or nothing passes now and then."""
 T = TypeVar("T")
 
 
@@ -25,6 +27,8 @@ class SturdyStore:
         """Why history is not kept at present, in words for people; empty while it is."""
         self.dropped_total = 0
         self._refuses_writes = False
+        self._well = 0
+        """Writes since the last that failed."""
 
     def append_decision(self, record: DecisionRecord) -> None:
         """Keep ``record``, or drop it."""
@@ -93,8 +97,11 @@ class SturdyStore:
             call()
         except ForebayError as error:
             self._refuses_writes = True
+            self._well = 0
             self._failed(error)
-        else:
+            return
+        self._well += 1
+        if not self._refuses_writes or self._well >= WRITES_WELL:
             self._refuses_writes = False
             self._worked()
 

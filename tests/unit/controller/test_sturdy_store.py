@@ -1,4 +1,4 @@
-from forebay.controller.sturdy import SturdyStore
+from forebay.controller.sturdy import WRITES_WELL, SturdyStore
 from forebay.domain.events import Event
 from forebay.ports import DemandBucket
 from forebay.testing.store import MemoryStore
@@ -16,7 +16,8 @@ def test_a_full_disk_is_said_once_and_stops_nothing():
     assert said == ["store_failed"]
     assert "history is not kept, scaling goes on" in store.problem
     beneath.broken = False
-    store.put("a", b"3")
+    for _ in range(WRITES_WELL):
+        store.put("a", b"3")
     assert (said, store.get("a"), store.dropped_total) == (["store_failed", "store_works"], b"3", 6)
     assert store.problem == ""
 
@@ -31,8 +32,24 @@ def test_a_full_disk_that_can_be_read_is_not_said_to_work_again():
         beneath.broken = False
         assert store.get("a") is None
     assert said == ["store_failed"]
-    store.put("a", b"2")
+    for _ in range(WRITES_WELL):
+        store.put("a", b"2")
     assert said == ["store_failed", "store_works"]
+
+
+def test_one_write_that_passes_on_a_full_disk_does_not_say_that_it_works_again():
+    """A batch that the ledger has already is no write at all: every ten seconds the log said that history was kept again."""
+    said = []
+    beneath = MemoryStore()
+    store = SturdyStore(beneath, lambda kind, message: said.append(kind))
+    for _ in range(5):
+        beneath.broken = True
+        store.put("a", b"1")
+        beneath.broken = False
+        for _ in range(WRITES_WELL - 1):
+            store.put("b", b"1")
+    assert said == ["store_failed"]
+    assert store.problem
 
 
 class Unreadable(MemoryStore):
