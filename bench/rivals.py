@@ -1,13 +1,13 @@
 """Which other autoscaler keeps the promise over a whole recorded week, at its source's defaults or as tuned, and for how many GPU-hours.
 
     python bench/rivals.py [--traces azure2024,servegen,o365] [--cold-starts 6m,90s] [--rows defaults|tuned|both]
-                            [--start 3d] [--jobs 2] [--json PATH]
+                            [--train 3d] [--start 3d] [--jobs 2] [--json PATH]
 
 The worlds are those of `bench/policies.py`. Here a policy is played only until it has missed more requests than the promise allows
 of the whole span: it cannot hold any more, whatever comes, so which ones hold is exact and found in a fraction of the time.
 Forebay's own row is played to the end. `tuned` rows have the setting of each grid that is the cheapest to
-hold the hours around the busiest, a million requests at most, as `forebay compare --tuned` has: of what is before
-`--start`, or, where that is nothing, of the very span that is played, which flatters them.
+hold the hours around the busiest, a million requests at most, as `forebay compare --tuned` has: of the first `--train` of
+the trace, or of what is before `--start`, or, where both are nothing, of the very span that is played, which flatters them.
 Needs ../shared/traces beside the repository; says so and ends where it is absent.
 """
 
@@ -143,7 +143,8 @@ def compared(trace: str, cold_start: str, wanted: argparse.Namespace) -> list[Ro
         if wanted.rows == "tuned":
             tasks = [task for task in tasks if task.name == policies.FAVOURITE]
         if wanted.rows != "defaults":
-            tasks += [Task(ready, each.policy, each, allowed) for each in tuned(ready, names, wanted.jobs) if each.place]
+            known = prepared(asked(trace, cold_start, Path(folder), wanted.train), quiet, quiet) if wanted.train else ready
+            tasks += [Task(ready, each.policy, each, allowed) for each in tuned(known, names, wanted.jobs) if each.place]
         return [row for _, row in over_cores(work, tasks, wanted.jobs, quiet)]
 
 
@@ -194,6 +195,7 @@ def main() -> None:
     parser.add_argument(
         "--start", default="0s", help="play from here on; what is before is known, and is what is tuned on (of nothing: on the very span)"
     )
+    parser.add_argument("--train", help="tune on the first so much of the trace, and play all of it")
     parser.add_argument(
         "--rows", default="both", choices=("defaults", "tuned", "both"), help="tuned: those whose best setting is not the default"
     )
