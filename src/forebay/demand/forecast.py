@@ -18,7 +18,7 @@ from forebay.demand.forecast_methods import METHODS, said
 from forebay.demand.forecast_past import AHEAD_S_MAX, BUCKET_S_MAX, BUCKET_S_MIN, DAY_S, RATE_MAX, Frame, Past, Places, Values, framed
 from forebay.demand.forecast_state import FIRST_QUANTILES, LEVELS, SCALE_FIRST, State
 
-__all__ = ["AHEAD_S_MAX", "METHODS", "ForecastMemory", "Past", "Prediction", "learned", "predict"]
+__all__ = ["AHEAD_S_MAX", "METHODS", "ForecastMemory", "Middle", "Past", "Prediction", "learned", "middle", "predict"]
 
 MEMORY_BYTES_MAX = 8_192
 REPLAY_S = 7 * DAY_S
@@ -135,26 +135,57 @@ def learned(memory: ForecastMemory, past: Past, now_wall_s: float, rate_per_s: f
     )
 
 
+class Middle(NamedTuple):
+    """The middle of what a Prediction tells."""
+
+    known: bool
+    value: float
+    peak: float
+    method: str
+
+
 def predict(past: Past, now_wall_s: float, horizon_s: float, memory: ForecastMemory) -> Prediction:
     """Demand ``horizon_s`` from now (0 to AHEAD_S_MAX) and up to then. Never raises.
 
     ``memory`` is best the one that ``learned`` gave for the same ``past``; else that is done here, and lost.
     """
     memory = learned(memory, past, now_wall_s)
-    horizon_s = min(max(horizon_s, 0.0), AHEAD_S_MAX) if not math.isnan(horizon_s) else AHEAD_S_MAX
+    horizon_s = _ahead_s(horizon_s)
     level = _level(memory, now_wall_s)
-    told = _read(memory.bucket_s, memory.state) if memory.state else None
-    if told is not None:
-        origin_wall_s = memory.until_wall_s - told.unseen * memory.bucket_s
-        age_s = max(0.0, now_wall_s - origin_wall_s) if math.isfinite(now_wall_s) else 0.0
-        if age_s <= AHEAD_S_MAX:
-            return _along(told, memory, level, age_s, horizon_s)
+    newest = _newest(memory, now_wall_s)
+    if newest is not None:
+        return _along(*newest, memory, level, horizon_s)
     if level is None:
         return NOTHING
     spread = tuple(FIRST_QUANTILES.tolist())
     because = "the present rate, and a wide margin: there is no history of the last hours to go by"
     floor = max(1e-9, level[0] * 0.02)
     return Prediction(True, level[0], level[0], METHODS[0], because, memory.weeks, math.nan, math.nan, floor, SCALE_FIRST, spread, spread)
+
+
+def middle(past: Past, now_wall_s: float, horizon_s: float, memory: ForecastMemory) -> Middle:
+    """What `predict` says, without what lies around it: that is most of the work, and not everybody asks for it."""
+    newest = _newest(memory, now_wall_s)
+    if newest is None or past.bucket_s != memory.bucket_s or past.end_wall_s != memory.until_wall_s:
+        whole = predict(past, now_wall_s, horizon_s, memory)
+        return Middle(whole.known, whole.value, whole.peak, whole.method)
+    told, age_s = newest
+    value, peak, nearest, *_ = _middle(told, memory.bucket_s, _level(memory, now_wall_s), age_s, _ahead_s(horizon_s))
+    return Middle(True, value, peak, METHODS[int(told.methods[nearest])])
+
+
+def _ahead_s(horizon_s: float) -> float:
+    return min(max(horizon_s, 0.0), AHEAD_S_MAX) if not math.isnan(horizon_s) else AHEAD_S_MAX
+
+
+def _newest(memory: ForecastMemory, now_wall_s: float) -> "tuple[_Told, float] | None":
+    """The newest forecast and its age; None where there is none, or it is too old."""
+    told = _read(memory.bucket_s, memory.state) if memory.state else None
+    if told is None:
+        return None
+    origin_wall_s = memory.until_wall_s - told.unseen * memory.bucket_s
+    age_s = max(0.0, now_wall_s - origin_wall_s) if math.isfinite(now_wall_s) else 0.0
+    return (told, age_s) if age_s <= AHEAD_S_MAX else None
 
 
 def _sane(memory: ForecastMemory) -> bool:
@@ -276,9 +307,14 @@ def _peaks(frame: Frame, origins: Places, steps: Places) -> Values:
     return np.asarray(np.maximum.accumulate(logs, axis=1)[:, steps - 1])
 
 
-def _along(told: _Told, memory: ForecastMemory, level: tuple[float, float] | None, age_s: float, horizon_s: float) -> Prediction:
-    """The newest forecast, ``age_s`` old, at ``horizon_s`` from now, shifted by how far the present level is off it."""
-    bucket_s, steps, floor = memory.bucket_s, told.steps, told.floor
+def _middle(
+    told: _Told, bucket_s: float, level: tuple[float, float] | None, age_s: float, horizon_s: float
+) -> tuple[float, float, int, int, float]:
+    """Value and peak of the newest forecast, ``age_s`` old, at ``horizon_s`` from now, shifted by how far the present level is off it.
+
+    And the horizon nearest to what isn't known, the one at or left of it, and the part of the way from there to the next.
+    """
+    steps, floor = told.steps, told.floor
     at = _place(steps, (age_s + horizon_s) / bucket_s)
     value, peak = _on(told.values, at), _on(told.peaks, at)
     known_part = 0.0
@@ -289,16 +325,22 @@ def _along(told: _Told, memory: ForecastMemory, level: tuple[float, float] | Non
         value, peak = value + off, peak + off
     # What isn't known of the time since the forecast was made is horizon too: it widens.
     left, part = _place(steps, max(1.0, (horizon_s + (1.0 - known_part) * age_s) / bucket_s))
+    nearest = min(left, len(told.scales) - 1) if part > 0.5 else left - 1
+    return _rate(value, floor), _rate(max(value, peak), floor), nearest, left, part
+
+
+def _along(told: _Told, age_s: float, memory: ForecastMemory, level: tuple[float, float] | None, horizon_s: float) -> Prediction:
+    """The newest forecast, ``age_s`` old, at ``horizon_s`` from now."""
+    bucket_s, floor = memory.bucket_s, told.floor
+    value, peak, nearest, left, part = _middle(told, bucket_s, level, age_s, horizon_s)
     right = min(left, len(told.scales) - 1)
     spread, peak_spread = (
         tuple(low + part * (high - low) for low, high in zip(*each, strict=True))
         for each in zip(told.quantiles[left - 1], told.quantiles[right], strict=True)
     )
     scale = told.scales[left - 1] + part * (told.scales[right] - told.scales[left - 1])
-    nearest = right if part > 0.5 else left - 1
     tries = told.tries[nearest]
     coverage = [hits / tries for hits in told.hits[nearest]] if tries > 0 else (math.nan, math.nan)
-    value, peak = _rate(value, floor), _rate(max(value, peak), floor)
     method = METHODS[int(told.methods[nearest])]
     because = _because(told, bucket_s, nearest, method, age_s, level is not None)
     return Prediction(True, value, peak, method, because, memory.weeks, coverage[0], coverage[1], floor, scale, spread, peak_spread)

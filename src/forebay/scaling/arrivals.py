@@ -14,6 +14,7 @@ from operator import attrgetter
 
 import msgspec
 
+from forebay.scaling import columns
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.memory import BUCKET_S, BUCKETS_MAX, Bucket
 
@@ -64,10 +65,6 @@ class _Window(msgspec.Struct, frozen=True, gc=False):
         return self.requests / self.seconds if self.seconds > 0 else 0.0
 
 
-_Point = tuple[float, float, float, float]
-"""A bucket's start, its middle counted from now (exact at any age), its seconds and its requests."""
-
-
 class Sums(msgspec.Struct, frozen=True, gc=False):
     """Integrals over a window."""
 
@@ -91,12 +88,13 @@ def recorded(
 
     ``tokens_per_s``: prompt and output tokens. The sums are integrals over time, so looking more often changes nothing.
     """
-    horizon_s = now_s - WINDOWS_S[-1] - BUCKET_S
-    starts_s = [bucket.start_s for bucket in buckets]
-    if starts_s == sorted(starts_s):
-        kept = list(buckets[bisect_right(starts_s, horizon_s) : bisect_right(starts_s, now_s)])
-    else:
-        kept = sorted([bucket for bucket in buckets if horizon_s < bucket.start_s <= now_s], key=_START_S)
+    found, horizon_s = columns.columns(buckets), now_s - WINDOWS_S[-1] - BUCKET_S
+    starts_s = found.start_s
+    if starts_s != tuple(sorted(starts_s)):
+        buckets = tuple(sorted(buckets, key=_START_S))
+        found = columns.columns(buckets)
+    first, until = bisect_right(found.start_s, horizon_s), bisect_right(found.start_s, now_s)
+    kept = list(buckets[first:until])
     if requests_per_s is not None:
         at_s = now_s - (min(elapsed_s, READING_S) if kept else READING_S)
         for _ in range(math.ceil(READING_S / BUCKET_S) + 1):
@@ -107,7 +105,10 @@ def recorded(
             until_s = min(now_s, kept[-1].start_s + BUCKET_S)
             kept[-1] = _added(kept[-1], until_s - at_s, min(requests_per_s, READING_MAX), tokens_per_s, ready)
             at_s = until_s
-    return tuple(kept[-BUCKETS_MAX:])
+    first += max(0, len(kept) - BUCKETS_MAX)
+    newest = tuple(kept[-BUCKETS_MAX:])
+    columns.continued(newest, found, first, max(first, until - 1))
+    return newest
 
 
 def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigmas: float, claims_from_s: float = 0.0) -> Demand | None:
@@ -147,42 +148,28 @@ def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) 
     The slope of a least-squares line less ``sigmas`` of its own standard deviation ``√(rate ÷ Σ seconds·(t − mean t)²)``,
     and no steeper than either half of the window alone: a step up is over once it is made, and is no ramp.
     """
-    from_s = now_s - max(RAMP_WINDOWS_S) - BUCKET_S / 2
-    points = [
-        (bucket.start_s, bucket.start_s - now_s + bucket.seconds / 2, bucket.seconds, bucket.requests)
-        for bucket in buckets[bisect_left(buckets, from_s, key=_START_S) :]
-        if bucket.seconds > 0
-    ]
-    return max([_proven_ramp(points, now_s, width_s, sigmas) for width_s in RAMP_WINDOWS_S])
+    run = columns.Run.of(columns.columns(buckets), now_s, now_s - max(RAMP_WINDOWS_S) - BUCKET_S / 2)
+    return max([_proven_ramp(run, now_s, width_s, sigmas) for width_s in RAMP_WINDOWS_S])
 
 
 def summed(buckets: Sequence[Bucket], now_s: float, width_s: float) -> Sums:
     """Over the buckets (oldest first) of the last ``width_s``, to half a bucket."""
-    seconds = requests = 0.0
-    for bucket in reversed(buckets[bisect_left(buckets, now_s - width_s, key=_middle_s) :]):
-        seconds += bucket.seconds
-        requests += bucket.requests
-    return Sums(seconds, requests)
+    found = columns.columns(buckets)
+    first = found.since(now_s - width_s)
+    return Sums(sum(found.seconds[first:]), sum(found.requests[first:]))
 
 
 def served(buckets: Sequence[Bucket], now_s: float, widths_s: Sequence[float]) -> list[tuple[float, float]]:
     """Requests and replica-seconds over each of several widths, rising, in one pass from the newest bucket back."""
-    found: list[tuple[float, float]] = []
-    requests = replica_seconds = 0.0
-    from_s = now_s - widths_s[0]
-    for bucket in reversed(buckets):
-        while bucket.start_s + BUCKET_S / 2 < from_s:
-            found.append((requests, replica_seconds))
-            if len(found) == len(widths_s):
-                return found
-            from_s = now_s - widths_s[len(found)]
-        requests += bucket.requests
-        replica_seconds += bucket.replica_seconds
-    return found + [(requests, replica_seconds)] * (len(widths_s) - len(found))
-
-
-def _middle_s(bucket: Bucket) -> float:
-    return bucket.start_s + BUCKET_S / 2
+    found = columns.columns(buckets)
+    sums, requests, held, until = [], 0.0, 0.0, len(buckets)
+    for width_s in widths_s:
+        first = found.since(now_s - width_s)
+        requests += sum(found.requests[first:until])
+        held += sum(found.replica_seconds[first:until])
+        until = first
+        sums.append((requests, held))
+    return sums
 
 
 def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None, ready: int) -> Bucket:
@@ -199,34 +186,26 @@ def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: 
 
 
 def _windows(buckets: Sequence[Bucket], now_s: float) -> list[_Window]:
-    """The sums over each of WINDOWS_S, in one pass from the newest bucket to the oldest."""
-    found: list[_Window] = []
-    seconds = requests = token_seconds = prompt = output = 0.0
-    edge_s = now_s - WINDOWS_S[0]
-    for bucket in reversed(buckets):
-        start_s = bucket.start_s
-        if now_s <= start_s:
-            continue
-        while start_s < edge_s:
-            width_s, end_s = WINDOWS_S[len(found)], min(start_s + BUCKET_S, now_s)
+    """The sums over each of WINDOWS_S: the buckets that start in it, and of the one it begins in, the part inside."""
+    found = columns.columns(buckets)
+    started = bisect_left(found.start_s, now_s)
+    if started < len(buckets):
+        return _windows(buckets[:started], now_s)
+    windows, sums, until, summable = [], [0.0] * 5, started, found[1:6]
+    for width_s in WINDOWS_S:
+        edge_s = now_s - width_s
+        first = bisect_left(found.start_s, edge_s, 0, until)
+        if first < until:
+            sums = [total + sum(column[first:until]) for total, column in zip(sums, summable, strict=True)]
+            until = first
+        inside = sums
+        if first:
+            start_s = found.start_s[first - 1]
+            end_s = min(start_s + BUCKET_S, now_s)
             part = max(0.0, end_s - edge_s) / (end_s - start_s)
-            found.append(
-                _Window(
-                    width_s,
-                    seconds + part * bucket.seconds,
-                    requests + part * bucket.requests,
-                    token_seconds + part * bucket.token_seconds,
-                    prompt + part * bucket.prompt_tokens,
-                    output + part * bucket.output_tokens,
-                )
-            )
-            edge_s = now_s - WINDOWS_S[len(found)] if len(found) < len(WINDOWS_S) else -math.inf
-        seconds += bucket.seconds
-        requests += bucket.requests
-        token_seconds += bucket.token_seconds
-        prompt += bucket.prompt_tokens
-        output += bucket.output_tokens
-    return found + [_Window(width_s, seconds, requests, token_seconds, prompt, output) for width_s in WINDOWS_S[len(found) :]]
+            inside = [total + part * column[first - 1] for total, column in zip(sums, summable, strict=True)]
+        windows.append(_Window(width_s, *inside))
+    return windows
 
 
 def _token_rates(window: _Window, capacity: PoolCapacity) -> list[tuple[float, str]]:
@@ -261,32 +240,13 @@ def _certain(count: float, sigmas: float) -> float:
     return max(0.0, 1 - sigmas / 2 / math.sqrt(count)) ** 2
 
 
-def _proven_ramp(points: list[_Point], now_s: float, width_s: float, sigmas: float) -> float:
-    inside = points[bisect_left(points, (now_s - width_s - BUCKET_S / 2,)) :]
-    seconds = math.fsum([weight for _, _, weight, _ in inside])
-    requests = math.fsum([requests for _, _, _, requests in inside])
-    if seconds < RAMP_COVERED_MIN * width_s or requests < RAMP_REQUESTS_MIN:
+def _proven_ramp(run: columns.Run, now_s: float, width_s: float, sigmas: float) -> float:
+    from_s, half_s = now_s - width_s - BUCKET_S / 2, now_s - width_s / 2
+    inside = run.moments(from_s, math.inf)
+    if inside.seconds < RAMP_COVERED_MIN * width_s or inside.requests < RAMP_REQUESTS_MIN:
         return 0.0
-    slope, spread = _slope(inside)
-    proven = slope - sigmas * math.sqrt(requests / seconds / spread) if spread > 0 else 0.0
+    slope, spread = inside.slope()
+    proven = slope - sigmas * math.sqrt(inside.requests / inside.seconds / spread) if spread > 0 else 0.0
     if proven <= 0:
         return 0.0
-    half = bisect_left(inside, (now_s - width_s / 2,))
-    return max(0.0, min(proven, _slope(inside[:half])[0], _slope(inside[half:])[0]))
-
-
-def _slope(points: list[_Point]) -> tuple[float, float]:
-    """Least-squares slope of the rate, and Σ seconds·(t − mean t)²."""
-    seconds = moment = 0.0
-    for _, at_s, weight, _ in points:
-        seconds += weight
-        moment += at_s * weight
-    if seconds <= 0:
-        return 0.0, 0.0
-    mean_s = moment / seconds
-    spread = rise = 0.0
-    for _, at_s, weight, requests in points:
-        off_s = at_s - mean_s
-        spread += weight * off_s**2
-        rise += off_s * requests
-    return (rise / spread, spread) if spread > 0 else (0.0, 0.0)
+    return max(0.0, min(proven, run.moments(from_s, half_s).slope()[0], run.moments(half_s, math.inf).slope()[0]))

@@ -6,6 +6,8 @@ its requests, as the outcomes so far foretell it, and the price is read off wher
 foresight: what really misses corrects it, slowly (`scaling.sustained`).
 """
 
+import math
+
 import numpy as np
 
 from forebay.scaling.economics import HEADROOMS, STEEPNESS
@@ -13,6 +15,7 @@ from forebay.scaling.spread import Values
 
 MULTIPLES: Values = np.exp(np.linspace(np.log(0.5), np.log(32.0), 13))
 """Of the default price."""
+_LOGARITHMS: Values = np.log(MULTIPLES)
 AVERAGED_MINUTES = 2880.0
 AIM = 0.95
 """Of the allowed share."""
@@ -25,12 +28,15 @@ def averaged(data: bytes, late: Values, came: float, allowed: float, demand: flo
     of the same; ``demand``: requests per second of this minute, which is its weight.
     """
     prices = MULTIPLES / (STEEPNESS * allowed)
-    held = np.argmin(prices[:, None] * late[None, :] + HEADROOMS[None, :], axis=1)
-    now = np.array((*(late[held] * demand), came * demand))
-    before = _unpacked(data)
+    held = (prices[:, None] * late + HEADROOMS).argmin(axis=1)
+    now, before = np.empty(len(MULTIPLES) + 2, "<f8"), _unpacked(data)
+    now[:-2], now[-2] = late[held], came
+    now *= demand
     minutes = min(AVERAGED_MINUTES, (0.0 if before is None else float(before[-1])) + 1.0)
-    mean = now if before is None else before[:-1] + (now - before[:-1]) / minutes
-    return np.array((*mean, minutes), "<f8").tobytes()
+    if before is not None:
+        now = before + (now - before) / minutes
+    now[-1] = minutes
+    return now.tobytes()
 
 
 def price(data: bytes, allowed: float) -> float:
@@ -38,11 +44,10 @@ def price(data: bytes, allowed: float) -> float:
     found = _unpacked(data)
     if found is None or not found[-2] > 0:
         return 1.0
-    shares = found[:-2] / found[-2]
-    aim = np.log(AIM * allowed)
-    return float(np.exp(np.interp(-aim, -np.log(np.maximum(shares, 1e-12)), np.log(MULTIPLES))))
+    falling = -np.log(np.maximum(found[:-2] / found[-2], 1e-12))
+    return math.exp(np.interp(-math.log(AIM * allowed), falling, _LOGARITHMS))
 
 
 def _unpacked(data: bytes) -> Values | None:
     values = np.frombuffer(data, "<f8") if len(data) == 8 * (len(MULTIPLES) + 2) else np.full(1, np.nan)
-    return values.astype(np.float64) if np.isfinite(values).all() and (values >= 0).all() else None
+    return values if values.min() >= 0 and values.max() < math.inf else None

@@ -84,23 +84,27 @@ def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | 
     """
     if len(bins) != 2 * BINS + 1:
         return before
-    weights, missed = np.array(bins[:BINS]), np.array(bins[BINS:-1])
-    told = np.flatnonzero(weights >= WEIGHT_MIN)
-    places, weights, shares = told + 1, weights[told], missed[told] / weights[told]
+    known = np.array((0.0, *bins[:BINS], 0.0, *bins[BINS:-1])).reshape(2, BINS + 1)
+    weights, missed = np.where(known[0] >= WEIGHT_MIN, known, 0.0)
     if idle is not None:
-        places, weights, shares = (np.concatenate(each) for each in (((0,), places), ((ALONE_WEIGHT,), weights), ((idle,), shares)))
+        weights[0], missed[0] = ALONE_WEIGHT, ALONE_WEIGHT * idle
+    places = weights.nonzero()[0]
     if not len(places) or _USES[places[-1]] < SPAN_MIN * _USES[places[0]]:
         return before if idle is None else before + PER_MINUTE * (idle - before)
+    shares = missed / np.maximum(weights, WEIGHT_MIN)
     believed = weights / np.maximum(shares, allowed / 2)
-    off = (_expected_by(allowed).take(places, axis=2) - shares) ** 2 @ believed / weights.sum()
+    expected, squares = _expected_by(allowed)
+    # Σ believed·(expected − shares)²: the squares once and for all, since most of it is the same each minute.
+    off = (squares @ believed - 2 * (expected @ (believed * shares)) + believed @ shares**2) / weights.sum()
     best = off.min(axis=1) / allowed + SHYNESS * _FLOORS
     return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)
-def _expected_by(allowed: float) -> Values:
-    """Shape (floors, factors, BINS + 1): the share that misses at each of ``_USES``."""
-    return np.asarray(_FLOORS[:, None, None] * allowed + misses(_USES * _FACTORS[:, None], allowed)[None])
+def _expected_by(allowed: float) -> tuple[Values, Values]:
+    """Shape (floors, factors, BINS + 1): the share that misses at each of ``_USES``; and its squares."""
+    expected = np.asarray(_FLOORS[:, None, None] * allowed + misses(_USES * _FACTORS[:, None], allowed)[None])
+    return expected, expected**2
 
 
 def _alike(one: float, other: float, band: float) -> bool:

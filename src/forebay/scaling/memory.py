@@ -173,6 +173,12 @@ def dump(memory: Memory) -> bytes:
     return _ENCODER.encode(memory)
 
 
+def proved(memory: Memory) -> Memory:
+    """What reading ``memory`` back would give, where its buckets are `arrivals.recorded`'s, and so within their bounds."""
+    rest = load(dump(msgspec.structs.replace(memory, buckets=())))
+    return rest if rest.now_s is None else msgspec.structs.replace(rest, buckets=memory.buckets)
+
+
 def shifted(memory: Memory, by_s: float) -> Memory:
     """The same memory with every time moved by ``by_s``: the world clock was set anew under it."""
 

@@ -52,6 +52,9 @@ class QueueFirst:
         self._wake_s = wake_s
         self._schedule = Schedule(calendar, pool)
         self._shaped = shapes.ShapedCapacity(capacity, settings, slo)
+        self._told: tuple[bytes, Memory, bool] | None = (
+            None  # the last decision's, packed and not (it mostly comes back), and if it learned
+        )
 
     def decide(self, observation: Observation) -> Decision:
         """Replicas wanted now, and why. Never raises: what can't be understood is held, with its reason."""
@@ -66,7 +69,7 @@ class QueueFirst:
     def _decide(self, observation: Observation) -> Decision:
         settings = self._settings
         sight = sights.look(observation, settings)
-        remembered = memories.rebased(memories.load(observation.memory), sight.now_s, observation.wall_s)
+        remembered = memories.rebased(self._loaded(observation.memory), sight.now_s, observation.wall_s)
         memory = self._perceived(remembered, sight, observation.wall_s)
         capacity = self._shaped.at(shapes.observed(memory.buckets, settings), memory.sustained)
         reasons = self._weighed(observation, sight, memory, capacity)
@@ -102,9 +105,21 @@ class QueueFirst:
             posture_because=because,
             alerts=alerts.raised(observation.pool, sight, memory, settings, self._slo, exhausted, binding if asked else None),
             look_again_at_s=sight.now_s + settings.interval_s,
-            memory=memories.dump(memory),
+            memory=self._dumped(memory, remembered),
             warm=warm_nodes,
         )
+
+    def _loaded(self, data: bytes) -> Memory:
+        """What `memories.load` gives for ``data``; the last decision's needs no reading, but for what it learned, which could be ill."""
+        if self._told is None or self._told[0] != data:
+            return memories.load(data)
+        _, memory, learned = self._told
+        return memories.proved(memory) if learned else memory
+
+    def _dumped(self, memory: Memory, before: Memory) -> bytes:
+        data = memories.dump(memory)
+        self._told = (data, memory, memory.learnt is not before.learnt)
+        return data
 
     def _perceived(self, memory: Memory, sight: Sight, wall_s: float) -> Memory:
         """``memory`` with what is seen now, all but the calm (which needs the floors)."""

@@ -19,6 +19,7 @@ from forebay.domain.profile import Profile
 from forebay.engine import capacity as engine_capacity
 from forebay.engine.steady import Load
 from forebay.scaling.capacity import PoolCapacity
+from forebay.scaling.columns import columns
 from forebay.scaling.memory import Bucket
 from forebay.spec.types import Scaling, Slo
 
@@ -97,12 +98,14 @@ class ShapedCapacity:
 
 def observed(buckets: Sequence[Bucket], settings: Scaling) -> Shape:
     """The mean shape over ``buckets``, drawn towards the declared one while few requests are known."""
-    told = [bucket for bucket in buckets if bucket.token_seconds > 0 and bucket.seconds > 0]
-    requests = math.fsum(
-        [each.requests * (each.token_seconds / each.seconds if each.token_seconds < each.seconds else 1.0) for each in told]
-    )
-    prompt = math.fsum([bucket.prompt_tokens for bucket in told])
-    output = math.fsum([bucket.output_tokens for bucket in told])
+    found = columns(buckets)
+    if found.token_seconds == found.seconds:
+        requests, prompt, output = math.fsum(found.requests), math.fsum(found.prompt_tokens), math.fsum(found.output_tokens)
+    else:
+        told = [bucket for bucket in buckets if bucket.token_seconds > 0 and bucket.seconds > 0]
+        requests = math.fsum([each.requests * min(1.0, each.token_seconds / each.seconds) for each in told])
+        prompt = math.fsum([bucket.prompt_tokens for bucket in told])
+        output = math.fsum([bucket.output_tokens for bucket in told])
     if not requests > 0 or not prompt + output > 0:
         return Shape(settings.prompt_tokens, settings.output_tokens, 0.0)
     band = BAND + CHANCE / math.sqrt(requests)

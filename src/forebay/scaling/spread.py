@@ -39,8 +39,7 @@ def unpacked(data: bytes) -> Values | None:
     if len(data) != 4 * BINS:
         return None
     counts = np.frombuffer(data, "<f4").astype(np.float64)
-    total = float(counts.sum())
-    return counts if np.all(counts >= 0) and 0 < total < COUNT_MAX else None
+    return counts if counts.min() >= 0 and 0 < counts.sum() < COUNT_MAX else None
 
 
 def packed(counts: Values) -> bytes:

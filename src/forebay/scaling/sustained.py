@@ -15,8 +15,9 @@ import numpy as np
 from forebay.scaling import irreducible
 from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
-from forebay.scaling.economics import ALLOWED_MIN, misses
-from forebay.scaling.memory import BUCKET_S, Memory
+from forebay.scaling.columns import columns
+from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS, misses
+from forebay.scaling.memory import Memory
 from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
 from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
 from forebay.scaling.shapes import CHANCE
@@ -31,6 +32,8 @@ WINDOW_S = 300.0
 COVERED_MIN = 0.8
 FITTING_MAX = 4.0
 HALVINGS = 16
+FITTING_ERROR = 1e-5
+"""Of the factor's logarithm."""
 USE_MIN = 0.5
 """At a lower use the misses say nothing about those at capacity."""
 OVERLOADED = 1.25
@@ -110,26 +113,39 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, late
 
 def _uses(memory: Memory, now_s: float, rate_per_s: float) -> tuple[Values, Values]:
     """Requests, and use of the capacity, in each part of the last minutes; empty where too little is known."""
-    parts = [bucket for bucket in memory.buckets if bucket.start_s + BUCKET_S / 2 >= now_s - WINDOW_S and bucket.replica_seconds > 0]
-    if sum(part.seconds for part in parts) < COVERED_MIN * WINDOW_S:
+    found = columns(memory.buckets)
+    first = found.since(now_s - WINDOW_S)
+    seconds, requests, held = (np.array(column[first:]) for column in (found.seconds, found.requests, found.replica_seconds))
+    if not len(held) or held.min() <= 0:
+        some = held > 0
+        seconds, requests, held = seconds[some], requests[some], held[some]
+    if seconds.sum() < COVERED_MIN * WINDOW_S:
         return np.empty(0), np.empty(0)
-    requests = np.array([part.requests for part in parts])
-    return requests, requests / (np.array([part.replica_seconds for part in parts]) * rate_per_s)
+    return requests, requests / (held * rate_per_s)
 
 
 def _fitting(requests: Values, uses: Values, missed: float, allowed: float) -> float:
     """The factor on ``uses`` with which the curve gives the share ``missed`` over all parts: a fleet's spikes miss, not its mean."""
-    if requests.sum() <= 0:
+    total = float(requests.sum())
+    if total <= 0:
         return 1.0
-    weights = requests / requests.sum()
-    low, high = 1 / FITTING_MAX, FITTING_MAX
+    weights, wanted = requests / total, math.log(missed)
+    low, high, at, slope = -math.log(FITTING_MAX), math.log(FITTING_MAX), 0.0, STEEPNESS
+    before: tuple[float, float] | None = None
     for _ in range(HALVINGS):
-        middle = math.sqrt(low * high)
-        if float(weights @ misses(uses * middle, allowed)) < missed:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(low * high)
+        off = wanted - math.log(max(1e-300, float(weights @ misses(uses * math.exp(at), allowed))))
+        low, high = (at, high) if off > 0 else (low, at)
+        # By the secant of the logarithms, which are nearly a line; by halves where that leads out of what is left.
+        if before is not None and at != before[0]:
+            slope = (before[1] - off) / (at - before[0])
+        before = (at, off)
+        following = at + off / slope if slope > 0 else math.inf
+        if not low < following < high:
+            following = (low + high) / 2
+        if abs(following - at) < FITTING_ERROR:
+            return math.exp(following)
+        at = following
+    return math.exp(at)
 
 
 def price(memory: Memory, sight: Sight, slo: Slo) -> float:
@@ -173,11 +189,18 @@ def unpreventable(
 
 def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
     """Mean tokens of the last minutes' prompts, and by how much of it chance may move it; 0 where nobody tells."""
-    told = [bucket for bucket in memory.buckets if bucket.start_s + BUCKET_S / 2 >= now_s - WINDOW_S and bucket.token_seconds > 0]
-    requests = sum(bucket.requests * min(1.0, bucket.token_seconds / bucket.seconds) for bucket in told if bucket.seconds > 0)
-    if not requests > 0:
-        return 0.0, 0.0
-    return sum(bucket.prompt_tokens for bucket in told) / requests, CHANCE / math.sqrt(requests)
+    found = columns(memory.buckets)
+    first = found.since(now_s - WINDOW_S)
+    seconds, requests, told_s, prompt = (
+        column[first:] for column in (found.seconds, found.requests, found.token_seconds, found.prompt_tokens)
+    )
+    if seconds == told_s:
+        count, tokens = sum(requests), sum(prompt)
+    else:
+        parts = [each for each in zip(seconds, requests, told_s, prompt, strict=True) if each[0] > 0 and each[2] > 0]
+        count = sum([each * min(1.0, told / whole) for whole, each, told, _ in parts])
+        tokens = sum([each for _, _, _, each in parts])
+    return (tokens / count, CHANCE / math.sqrt(count)) if count > 0 else (0.0, 0.0)
 
 
 def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
