@@ -66,7 +66,7 @@ def _active(entry: CalendarEntry, zone: ZoneInfo, wall_s: float, lead_s: float) 
     days_back = int(length_end_s // DAY_S) + 1
     for offset in range(-days_back, 2):
         day = today + timedelta(days=offset)
-        if day.weekday() not in entry.days:
+        if not entry.begins_on(day):
             continue
         midnight = datetime.combine(day, time())
         start_s = min(_instants(midnight + timedelta(seconds=entry.start_s), zone))

@@ -119,6 +119,8 @@ def _entry(got: Got, pools: tuple[Pool, ...], written: Mapping[str, Got], proble
         most = pool.scaling.max_replicas
         if pool.name in chosen and values["min_replicas"] > most and written[pool.name].record_of("scaling").good("max", "min"):
             problems.add(got.at("min"), str(values["min_replicas"]), f"at most {most}, the max of pools.{pool.name}")
+    if "date" in got and "days" in got:
+        problems.add(got.at("date"), "days as well", "one of the two", "days come again each week, a date comes once")
     days, timezone = _days(got.get("days", "all")), got.get("timezone", "UTC")
     return CalendarEntry(pools=chosen, days=days, start_s=start_s, end_s=end_s, timezone=timezone, **values)
 

@@ -297,6 +297,7 @@ CALENDAR = Record(
             "Days on which it begins.",
             default="all",
         ),
+        Field("date", formats.DATE, "In place of `days`: the one day on which it begins, for what comes once.", "date"),
         Field("from", formats.TIME_OF_DAY, "When it begins.", "start_s", required=True),
         Field("to", formats.TIME_OF_DAY, "When it ends; earlier than `from` is on the next day.", "end_s", required=True),
         Field("timezone", formats.TIMEZONE, "Where these times hold.", default="UTC"),

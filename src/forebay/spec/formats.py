@@ -3,6 +3,7 @@
 Each parser raises ValueError whose text is a hint for the person who wrote it, or empty.
 """
 
+import datetime
 import functools
 import re
 import shlex
@@ -21,6 +22,16 @@ _ADDRESS = re.compile(rf"({_HOST}):([0-9]{{1,5}})")
 _URL = re.compile(rf"(http://{_HOST}:([0-9]{{1,5}}))/?")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})")
 _PLACEHOLDER = re.compile(r"(?<!\{)\{([A-Za-z_]+)\}(?!\})")
+
+
+def parse_date(text: str) -> str:
+    """A day as it is written, which exists."""
+    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        raise ValueError("write year-month-day")
+    try:
+        return datetime.date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise ValueError("no such day") from None
 
 
 def parse_listen(text: str) -> Listen:
@@ -112,4 +123,5 @@ LISTEN = Parsed("host:port", "127.0.0.1:8080", parse_listen, write_listen, r"\S+
 ENGINE_URL = Parsed("http://host:port", "http://127.0.0.1:9100", parse_engine_url, pattern=r"http://[^\s/]+:[0-9]{1,5}/?")
 TIME_OF_DAY = Parsed("a time of day from 00:00 to 24:00", "08:00", parse_time_of_day_s, write_time_of_day, r"[0-9]{1,2}:[0-9]{2}")
 TIMEZONE = Parsed("a time zone, such as Europe/Paris", "Europe/Paris", parse_timezone, pattern=r"[A-Za-z0-9_+/-]+")
+DATE = Parsed("a date, such as 2026-11-27", "2026-11-27", parse_date, pattern=r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 COMMAND_LINE = Parsed("a command with {port} in it", "vllm serve m --port {port}", parse_command, pattern=r"(.|\n)*\{port\}(.|\n)*")

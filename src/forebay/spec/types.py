@@ -4,6 +4,8 @@ The platform owns policy (this file's root); product teams own their tiers, weig
 within the bounds that the platform's file grants.
 """
 
+import datetime
+
 import msgspec
 
 from forebay.domain.profile import Profile
@@ -231,6 +233,12 @@ class CalendarEntry(msgspec.Struct, frozen=True):
     end_s: float
     timezone: str
     min_replicas: int
+    date: str = ""
+    """The one day it begins on, such as 2026-11-27, in place of ``days``; empty: week by week."""
+
+    def begins_on(self, day: datetime.date) -> bool:
+        """Whether a window begins on ``day`` (of the entry's own time zone)."""
+        return day.isoformat() == self.date if self.date else day.weekday() in self.days
 
 
 class Pool(msgspec.Struct, frozen=True):

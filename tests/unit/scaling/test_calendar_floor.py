@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 from forebay.scaling.capacity import PoolCapacity
@@ -74,6 +75,17 @@ def test_a_window_inside_the_hour_that_does_not_exist_is_not_lost():
     schedule = Schedule((entry(2.25, 2.75),), "chat")
     day = datetime(2026, 3, 29, tzinfo=UTC)
     assert any(asks(schedule, (day + timedelta(minutes=minute)).timestamp()) for minute in range(180))
+
+
+def test_an_event_comes_once_and_is_asked_for_a_cold_start_ahead():
+    """A launch on Friday the 27th, whatever the day of the week, and not on the Friday after."""
+    launch = msgspec.structs.replace(entry(22, 2, days=()), date="2026-11-27")
+    schedule = Schedule((launch,), "chat")
+    assert asks(schedule, local("2026-11-27T21:49:59"), lead_s=600.0) == 0
+    assert asks(schedule, local("2026-11-27T21:50:00"), lead_s=600.0) == 6
+    assert asks(schedule, local("2026-11-28T01:59:59")) == 6
+    assert asks(schedule, local("2026-11-28T02:00:00")) == 0
+    assert asks(schedule, local("2026-12-04T23:00:00")) == asks(schedule, local("2026-11-20T23:00:00")) == 0
 
 
 def test_replicas_are_asked_for_a_cold_start_ahead_and_the_floor_says_so(make_pool):

@@ -218,6 +218,12 @@ class TestMeaning:
         spec = spec_of(POOL + "models: {m: {context: 1000, aliases: [gpt-4o-mini]}}\n")
         assert (spec.pools[0].model, spec.models[0].aliases, spec.models[0].context_tokens) == ("m", ("gpt-4o-mini",), 1000)
 
+    def test_an_event_of_the_calendar_has_a_date_and_no_days(self) -> None:
+        text = POOL.replace("emulated}", "emulated}\n    scaling: {max: 9}")
+        once = "calendar:\n  - {name: push, date: 2026-11-27, from: 09:00, to: 12:00, min: 6}\n"
+        (push,) = spec_of(text + once).calendar
+        assert (push.date, push.start_s, push.min_replicas) == ("2026-11-27", 32_400.0, 6)
+
     def test_calendar_times_are_seconds_of_the_day_and_may_pass_midnight(self) -> None:
         text = POOL.replace("emulated}", "emulated}\n    scaling: {max: 9}") + (
             "calendar:\n  - {name: day, days: weekdays, from: 08:00, to: 18:30, timezone: Europe/Paris, min: 6}\n"
@@ -337,6 +343,20 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
     "alias taken": ("models: {chat: {aliases: [b]}, b: {}}\n    \n", 5, "models.chat.aliases[0]", '"b"', "models.b"),
     "calendar above max": ("calendar: [{name: n, from: 01:00, to: 02:00, min: 5}]\n", 5, "calendar[0].min", "5", ""),
     "calendar at one time": ("calendar: [{name: n, from: 01:00, to: 01:00, min: 1}]\n", 5, "calendar[0].to", "same time", "24:00"),
+    "no such date": (
+        "calendar: [{name: n, date: 2026-02-30, from: 01:00, to: 02:00, min: 1}]\n",
+        5,
+        "calendar[0].date",
+        "2026-02-30",
+        "no such day",
+    ),
+    "a date and days": (
+        "calendar: [{name: n, date: 2026-02-20, days: all, from: 01:00, to: 02:00, min: 1}]\n",
+        5,
+        "calendar[0].date",
+        "days as well",
+        "a date comes once",
+    ),
     "impossible time": ("calendar: [{name: n, from: 01:00, to: 25:00, min: 1}]\n", 5, "calendar[0].to", "25:00", "24 hours"),
     "one address for two": ("gateway: {listen: 127.0.0.1:8081}\n", 5, "gateway.listen", "127.0.0.1:8081", "change"),
     "port only": ("gateway: {listen: 8080}\n", 5, "gateway.listen", "8080", "127.0.0.1:8080"),

@@ -33,6 +33,8 @@ class Rule(msgspec.Struct, frozen=True):
     duration_s: float
     replicas: int
     timezone: str = "UTC"
+    date: str = ""
+    """The one day it begins on, in place of ``days``."""
 
 
 class CronMemory(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +78,7 @@ def from_calendar(entries: Sequence[CalendarEntry]) -> tuple[Rule, ...]:
             entry.end_s - entry.start_s + (0.0 if entry.end_s > entry.start_s else DAY_S),
             entry.min_replicas,
             entry.timezone,
+            entry.date,
         )
         for entry in entries
     )
@@ -109,7 +112,7 @@ def _started_s(rule: Rule, zone: ZoneInfo, wall_s: float) -> float | None:
     today = datetime.fromtimestamp(wall_s, UTC).astimezone(zone).date()
     for back in range(-1, min(DURATION_DAYS_MAX, int(rule.duration_s // DAY_S) + 1) + 1):
         day = today - timedelta(days=back)
-        if day.weekday() not in rule.days:
+        if day.isoformat() != rule.date if rule.date else day.weekday() not in rule.days:
             continue
         start_s = _instant_s(day, rule.start_s, zone)
         if start_s is not None and start_s <= wall_s < start_s + rule.duration_s:

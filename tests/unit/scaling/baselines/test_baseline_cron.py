@@ -57,6 +57,12 @@ def test_a_calendar_becomes_rules_windows_past_midnight_too(drive):
     assert at(drive, Cron([rule], 1), "2026-06-02T05:59:00").replicas == 7
 
 
+def test_what_comes_once_is_a_rule_of_its_day_alone(drive):
+    (rule,) = from_calendar([CalendarEntry("push", (), EVERY_DAY, 9 * H, 12 * H, "UTC", 7, "2026-06-02")])
+    assert at(drive, Cron([rule], 1), "2026-06-02T10:00:00").replicas == 7
+    assert at(drive, Cron([rule], 1), "2026-06-03T10:00:00").replicas == 1
+
+
 def test_plans_by_the_hour_of_a_day_or_a_week(drive):
     day = Cron(by_hour(range(1, 25)), 99)
     assert at(drive, day, "2026-06-01T13:20:00").replicas == 14
