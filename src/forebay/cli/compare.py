@@ -40,6 +40,7 @@ def command(
     cold_start: options.ColdStart = None,
     start_cv: options.StartCv = 0.0,
     weights_bandwidth: options.WeightsBandwidth = None,
+    peers: options.Peers = False,
     faults: options.Faults = "",
     queueing: options.QueueingAt = "gateway",
     dispatch: options.DispatchTo = "least_loaded",

@@ -18,7 +18,7 @@ from forebay.spec.types import Pool, Spec
 
 TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
-ACTUATORS = ("direct", "hpa")
+ACTUATORS = ("direct", "hpa", "keda")
 SCALE_MAX = 1e6
 COLD_START_S_MAX = 86_400.0
 """Slower than that no start is: it is a mistake in the unit."""
@@ -95,7 +95,8 @@ ActuatorKind = Annotated[
     typer.Option(
         "--actuator",
         rich_help_panel=World,
-        help="direct: the decision is carried out as it is. hpa: it is a metric for an HPA (or KEDA), with tolerance and stabilisation.",
+        help="direct: the decision is carried out as it is. hpa or keda (the same: KEDA acts through an HPA): it is a metric, behind "
+        "polling, tolerance and stabilisation.",
     ),
 ]
 StartCv = Annotated[
@@ -104,7 +105,16 @@ StartCv = Annotated[
 ]
 WeightsBandwidth = Annotated[
     str | None,
-    typer.Option("--weights-bandwidth", metavar="SIZE/s", rich_help_panel=World, help="What all starts share to pull weights: 10GB/s."),
+    typer.Option(
+        "--weights-bandwidth",
+        metavar="SIZE/s",
+        rich_help_panel=World,
+        help="What all starts share to pull weights: 10GB/s. Default: each has all its node can take, as from a cache in the region.",
+    ),
+]
+Peers = Annotated[
+    bool,
+    typer.Option("--peers", rich_help_panel=World, help="Beside --weights-bandwidth: ready replicas serve the weights too, peer to peer."),
 ]
 ScrapeDelay = Annotated[
     str, typer.Option("--scrape-delay", metavar="TIME", rich_help_panel=World, help="Age of the readings that a decision sees.")
@@ -139,6 +149,10 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
 
     Raises BadInput naming the option, what was found and what is allowed; BadSpec for a configuration that is wrong.
     """
+    if world["peers"] and world["weights_bandwidth"] is None:
+        raise BadInput(
+            "--peers: found no --weights-bandwidth; give what the registry has for all: where nothing is shared, peers change nothing"
+        )
     declared = load(spec)
     chosen = chosen_pool(declared, pool, spec)
     names = [tier.name for tier in declared.tiers]
@@ -159,6 +173,7 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         seed=world["seed"],
         start_cv=world["start_cv"],
         shared_bandwidth_bytes_per_s=_bandwidth("--weights-bandwidth", world["weights_bandwidth"]),
+        peer_to_peer=world["peers"],
         scrape_delay_s=duration_s("--scrape-delay", world["scrape_delay"]),
     )
 

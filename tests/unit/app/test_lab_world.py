@@ -127,15 +127,16 @@ def test_options_reach_the_scenario(trace):
         queueing=Queueing.ENGINE,
         dispatch=Dispatch.ROUND_ROBIN,
         order=Order.FIFO,
-        actuator="hpa",
+        actuator="keda",
         start_cv=0.3,
         shared_bandwidth_bytes_per_s=1e9,
+        peer_to_peer=True,
         scrape_delay_s=15.0,
     )
     world = scenario(prepared(asked, silent), 4)
     assert (world.rules.queueing, world.rules.dispatch, world.rules.order) == (Queueing.ENGINE, Dispatch.ROUND_ROBIN, Order.FIFO)
     assert (world.actuator.kind, world.scrape_delay_s, world.seed) == ("hpa", 15.0, 4)
-    assert (world.cold_start.cv, world.cold_start.shared_bandwidth_bytes_per_s) == (0.3, 1e9)
+    assert (world.cold_start.cv, world.cold_start.shared_bandwidth_bytes_per_s, world.cold_start.peer_to_peer) == (0.3, 1e9, True)
     assert len(world.outages) == len(world.shortages) == 1
 
 

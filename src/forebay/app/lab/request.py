@@ -52,6 +52,8 @@ class LabRequest(msgspec.Struct, frozen=True):
     """How much the stages of starts vary: standard deviation ÷ mean."""
     shared_bandwidth_bytes_per_s: float | None = None
     """What all weight pulls under way share; None: as much as anyone wants."""
+    peer_to_peer: bool = False
+    """Ready replicas serve the weights too."""
     scrape_delay_s: float = 0.0
     seed: int = 0
     """The first; seeds of a comparison are counted up from it."""

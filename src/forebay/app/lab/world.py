@@ -176,7 +176,10 @@ def scenario(ready: Prepared, seed: int) -> Scenario:
         seed=seed,
     )
     cold_start = msgspec.structs.replace(
-        base.cold_start, cv=request.start_cv, shared_bandwidth_bytes_per_s=request.shared_bandwidth_bytes_per_s
+        base.cold_start,
+        cv=request.start_cv,
+        shared_bandwidth_bytes_per_s=request.shared_bandwidth_bytes_per_s,
+        peer_to_peer=request.peer_to_peer,
     )
     rules = msgspec.structs.replace(base.rules, queueing=request.queueing, dispatch=request.dispatch, order=request.order)
     rows = max(1, math.ceil(ready.duration_s / MINUTE_S / TIMELINE_ROWS_MAX))
@@ -185,7 +188,7 @@ def scenario(ready: Prepared, seed: int) -> Scenario:
         rules=rules,
         cold_start=cold_start,
         scrape_delay_s=request.scrape_delay_s,
-        actuator=Actuator(request.actuator),
+        actuator=Actuator("hpa" if request.actuator == "keda" else request.actuator),
         history_bucket_s=HISTORY_BUCKET_S,
         timeline_s=rows * MINUTE_S,
     )
