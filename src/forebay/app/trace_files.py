@@ -80,7 +80,11 @@ def format_of(path: Path, asked: str = "auto") -> str:
     if name == SERVEGEN_LENGTHS:
         raise BadInput(f"{path}: these are lengths, not a trace: give them as --lengths beside a trace of rates")
     if not name:
-        found = line[: trace.FOUND_CHARS_MAX] or "nothing"
+        if not line:
+            raise BadInput(
+                f"{path}: the file has no rows, or begins with {HEAD_LINES} lines of comment; allowed: a trace of one row or more"
+            )
+        found = line[: trace.FOUND_CHARS_MAX]
         raise BadInput(f"{path}: not a trace format that is known: found {found!r}; say which it is (--trace-format {', '.join(FORMATS)})")
     return name
 

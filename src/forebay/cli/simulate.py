@@ -56,7 +56,7 @@ def command(
     from forebay.app.lab.world import prepared
 
     options.check_outputs(json, html)
-    name = options.just_one("--policy", chosen("--policy", policy))
+    name = options.just_one("--policy", chosen("--policy", policy, alone=True))
     request = options.request(spec, pool, options.trace_options(given), given)
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)

@@ -33,6 +33,7 @@ from forebay.demand.trace import (
     TraceRow,
     backwards,
     columns,
+    strictly,
 )
 from forebay.domain.errors import BadInput
 
@@ -137,7 +138,7 @@ class Reader:
                 row = self._row(line)
             except BadInput as error:
                 if not self._lenient:
-                    raise
+                    raise strictly(error) from None
                 self.counts.skip(error)
                 continue
             if row is None:

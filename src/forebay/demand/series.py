@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from forebay.demand.trace import FOUND_CHARS_MAX, Counts, Place
+from forebay.demand.trace import FOUND_CHARS_MAX, Counts, Place, strictly
 from forebay.domain.errors import BadInput
 
 STEPS_MAX = 10_000_000
@@ -102,7 +102,7 @@ class _Grid:
                     raise self.place.error(what, f"{at:g}", f"a {self._time_column} above {times[-1]:g}")
             except BadInput as error:
                 if not self._lenient:
-                    raise
+                    raise strictly(error) from None
                 self._counts.skip(error)
                 continue
             times.append(at)
@@ -182,7 +182,7 @@ class _Grid:
                 after = float(times[int(np.argmax(np.diff(times) > 1.5 * step))])
                 raise BadInput(
                     f"{self.place.name}: rows are missing after {self._time_column} {after:g} ({missing} in all); "
-                    "fill them in, or read leniently: a line is drawn over each gap"
+                    "fill them in, or give --lenient: a line is drawn over each gap"
                 )
             full = np.interp(np.arange(len(full)), whole, values)
         wall_s = self._start_wall_s + float(times[0]) * self._unit_s if self._start_wall_s else 0.0

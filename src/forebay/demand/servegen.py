@@ -15,7 +15,7 @@ import numpy.typing as npt
 from forebay.demand.arrays import CHUNK_ROWS, Arrivals, ArrivalSource
 from forebay.demand.lengths import Lengths, LengthSampler, by_score, mean_of, pieces
 from forebay.demand.synthesis import bare
-from forebay.demand.trace import TOKENS_MAX, Counts, Place
+from forebay.demand.trace import TOKENS_MAX, Counts, Place, strictly
 from forebay.domain.errors import BadInput
 
 WINDOW_S = 600.0
@@ -71,7 +71,7 @@ def clients(lines: Iterable[str], name: str, *, lenient: bool = False, counts: C
                 raise place.error("a window of one client comes twice", ",".join(cells[:2]), "each once")
         except BadInput as error:
             if not lenient:
-                raise
+                raise strictly(error) from None
             counts.skip(error)
             continue
         seen.add((row[0], row[1]))
@@ -142,9 +142,9 @@ class ClientLengths:
         for cells in _rows(lines, LENGTH_COLUMNS, place):
             try:
                 rows.append(_length_row(cells, place))
-            except BadInput:
+            except BadInput as error:
                 if not lenient:
-                    raise
+                    raise strictly(error) from None
         if not any(row[2] for row in rows):
             raise BadInput(f"{name}: the file has no rows with requests")
         table = np.array(rows)

@@ -327,7 +327,12 @@ def backwards(at_s: float, last_s: float, place: Place) -> BadInput:
     """What is wrong with a row at ``at_s`` after one at ``last_s``."""
     hour = place.since.origin_us is not None and 0 < last_s - at_s <= HOUR_S
     hint = "; does summer time end here? write times in UTC or with their zone" if hour else ""
-    return place.error("time goes back", at_s, f"rows in order of time: {last_s} s or later (or read leniently){hint}")
+    return place.error("time goes back", at_s, f"rows in order of time: {last_s} s or later{hint}")
+
+
+def strictly(error: BadInput) -> BadInput:
+    """``error`` of one row, with what else can be done about it."""
+    return BadInput(f"{error}; --lenient skips and counts such rows")
 
 
 def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bool, counts: Counts) -> Iterator[TraceRow]:
@@ -349,7 +354,7 @@ def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bo
                 raise backwards(row.at_s, last_s, place)
         except BadInput as error:
             if not lenient:
-                raise
+                raise strictly(error) from None
             counts.skip(error)
             continue
         if row is None:

@@ -43,7 +43,7 @@ def lines(path: str) -> Iterator[str]:
             binary = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise BadInput(f"trace {path!r}: {why}; name a file that can be read, or - for stdin") from None
+            raise BadInput(f"trace {path!r}: {why}; name a file that can be read") from None
         buffered = io.BufferedReader(cast("io.RawIOBase", binary))
         try:
             packed = buffered.peek(2)[:2] == GZIP_MAGIC

@@ -47,7 +47,9 @@ def test_faults_reach_the_run(words):
 
 def test_one_policy_is_one(words):
     assert "`forebay compare` plays several" in said(invoke(command, *words, "--policy", "forebay,kpa"))
-    assert 'did you mean "kpa"?' in said(invoke(command, *words, "--policy", "kpaa"))
+    unknown = said(invoke(command, *words, "--policy", "kpaa"))
+    assert 'did you mean "kpa"?' in unknown
+    assert "allowed: forebay, static" in unknown
 
 
 def test_what_is_before_the_start_is_history(tmp_path):
@@ -63,6 +65,13 @@ def test_rows_that_were_skipped_are_counted_aloud(words, tmp_path):
     told = invoke(command, *words, "--lenient", "--no-bound", "--policy", "static").stdout
     assert "3 rows of" in told
     assert "trace.jsonl:61" in told
+
+
+def test_one_row_that_was_skipped_is_one(words, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text(path.read_text() + "no row\n")
+    assert "1 row of" in (told := invoke(command, *words, "--lenient", "--no-bound", "--policy", "static").stdout)
+    assert "was skipped" in told
 
 
 def test_a_span_past_the_end_of_the_trace_is_said_to_end_there(words):

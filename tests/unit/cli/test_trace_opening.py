@@ -161,7 +161,7 @@ def test_broken_rows_are_counted_where_that_is_asked_for(tmp_path):
         (RATE, {"shape": (0, 5)}, "shape: mean lengths of 0"),
         (AZURE, {"tier_weights": {"gold": 1.0}}, "tier 'gold' is none of interactive, batch"),
         ("a,b\n1,2\n", {}, "not a trace format that is known: found 'a,b'"),
-        ("", {}, "found 'nothing'"),
+        ("", {}, "the file has no rows"),
         (LENGTHS, {}, "these are lengths, not a trace"),
         ("x" * (1 << 23), {"trace_format": "azure"}, "a line of more than"),
         ('{"at_s": 1e9, "prompt_tokens": 1, "output_tokens": 1}', {}, "a trace has at most"),

@@ -19,8 +19,11 @@ WHAT = {
 }
 
 
-def chosen(option: str, text: str) -> list[str]:
-    """The policies that ``text`` names, each once, in its order; ``all``: all. Raises BadInput that lists them where it names none."""
+def chosen(option: str, text: str, alone: bool = False) -> list[str]:
+    """The policies that ``text`` names, each once, in its order; ``all``: all. Raises BadInput that lists them where it names none.
+
+    ``alone``: several are of no use to whoever asks, so the list says nothing of ``all``.
+    """
     wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not wanted:
         raise BadInput(f"{option}: found none, allowed: all, or some of {', '.join(NAMES)}")
@@ -30,7 +33,9 @@ def chosen(option: str, text: str) -> list[str]:
         if name not in NAMES:
             longer = [known for known in NAMES if known.startswith(name)]
             hint = f"those that begin so: {', '.join(longer)}" if longer else did_you_mean(name, NAMES)
-            raise BadInput(f"{option}: found {name!r}, allowed: {', '.join((ALL, *NAMES))}{f'; {hint}' if hint else ''}")
+            raise BadInput(
+                f"{option}: found {name!r}, allowed: {', '.join(NAMES if alone else (ALL, *NAMES))}{f'; {hint}' if hint else ''}"
+            )
     return wanted
 
 

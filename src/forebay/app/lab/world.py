@@ -227,7 +227,9 @@ def _read(request: LabRequest, trace: OpenedTrace) -> list[str]:
     if skipped:
         first = f"; the first: {counts.first_problem}" if counts.first_problem else ""
         late = f", {counts.late:,} of them far out of order" if counts.late else ""
-        notes.append(f"{skipped:,} row{'' if skipped == 1 else 's'} of {trace.name} were skipped{late}{first}")
+        notes.append(
+            f"{skipped:,} row{' of ' if skipped == 1 else 's of '}{trace.name} {'was' if skipped == 1 else 'were'} skipped{late}{first}"
+        )
     elif request.trace.lenient:
         notes.append(f"No row of {trace.name} had to be skipped.")
     asked_s = request.trace.duration_s
