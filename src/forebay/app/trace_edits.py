@@ -15,7 +15,7 @@ from forebay.demand.intensity import Intensity
 from forebay.demand.trace import TOKENS_MAX
 from forebay.demand.transform import FactorAt
 from forebay.domain.errors import BadInput
-from forebay.domain.units import parse_duration_s
+from forebay.domain.units import format_duration, parse_duration_s
 from forebay.spec.problems import did_you_mean
 
 CELL_S = 10.0
@@ -32,6 +32,8 @@ class Change(NamedTuple):
     words: str
     arrivals: Callable[[ArrivalSource, np.random.Generator], ArrivalSource]
     rates: Callable[[Intensity], Intensity]
+    begins_s: float = 0.0
+    """From when on it changes anything."""
 
 
 def edited(opened: OpenedTrace, changes: Sequence[Change], seed: int) -> OpenedTrace:
@@ -41,6 +43,9 @@ def edited(opened: OpenedTrace, changes: Sequence[Change], seed: int) -> OpenedT
     chances = Chances(seed)
     rates = opened.rates
     for change in changes:
+        if change.begins_s >= rates.duration_s:
+            found, end = (format_duration(round(at_s, 3)) for at_s in (change.begins_s, rates.duration_s))
+            raise BadInput(f"change {change.words!r}: found {found}, allowed: a time before the end of what is changed, {end}")
         rates = change.rates(rates)
 
     def source() -> ArrivalSource:
@@ -100,11 +105,12 @@ class _Words:
         return round(self.number(key, 1, TOKENS_MAX))
 
 
-def _by_factor(words: str, factor_at: FactorAt) -> Change:
+def _by_factor(words: str, factor_at: FactorAt, begins_s: float) -> Change:
     return Change(
         words,
         lambda rows, chance: transform.multiplied(rows, factor_at, chance),
         lambda rates: rates.multiplied(factor_at, CELL_S),
+        begins_s,
     )
 
 
@@ -119,18 +125,20 @@ def _stretch(words: str, of: _Words, _: OpenOther) -> Change:
 
 
 def _spike(words: str, of: _Words, _: OpenOther) -> Change:
-    return _by_factor(words, transform.spike(of.time_s("at"), of.factor(), of.time_s("ramp"), of.time_s("hold")))
+    at_s = of.time_s("at")
+    return _by_factor(words, transform.spike(at_s, of.factor(), of.time_s("ramp"), of.time_s("hold")), at_s)
 
 
 def _ramp(words: str, of: _Words, _: OpenOther) -> Change:
     start_s, end_s = of.time_s("from"), of.time_s("until")
     if not start_s < end_s:
         raise BadInput(f"change {words!r}: the ramp ends before it begins; write until= later than from=")
-    return _by_factor(words, transform.ramp(start_s, end_s, of.factor()))
+    return _by_factor(words, transform.ramp(start_s, end_s, of.factor()), start_s)
 
 
 def _step(words: str, of: _Words, _: OpenOther) -> Change:
-    return _by_factor(words, transform.step(of.time_s("at"), of.factor()))
+    at_s = of.time_s("at")
+    return _by_factor(words, transform.step(at_s, of.factor()), at_s)
 
 
 def _long_context(words: str, of: _Words, _: OpenOther) -> Change:
@@ -140,12 +148,13 @@ def _long_context(words: str, of: _Words, _: OpenOther) -> Change:
         words,
         lambda rows, chance: transform.long_context(rows, share, prompt, from_s, chance, output),
         lambda rates: rates.multiplied(transform.step(from_s, 1 / (1 - share)), CELL_S),
+        from_s,
     )
 
 
 def _lengths(words: str, of: _Words, _: OpenOther) -> Change:
     prompt, output, from_s = of.factor("prompt"), of.factor("output"), of.time_s("from")
-    return Change(words, lambda rows, _: transform.lengthened(rows, prompt, output, from_s), lambda rates: rates)
+    return Change(words, lambda rows, _: transform.lengthened(rows, prompt, output, from_s), lambda rates: rates, from_s)
 
 
 def _splice(words: str, of: _Words, other: OpenOther) -> Change:

@@ -176,7 +176,7 @@ class Reader:
 
 
 def _reordered(raw: Iterator[Arrivals], counts: Counts) -> ArrivalSource:
-    held, given_s = empty(), -np.inf
+    held, given_s = empty(), 0.0  # The first row is second 0 where rows have dates: what is dated before it belongs to no span.
     for block in raw:
         late = block.at_s < given_s
         if np.any(late):

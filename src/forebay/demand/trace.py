@@ -367,7 +367,7 @@ def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bo
 
 def _reordered(rows: Iterable[TraceRow], counts: Counts) -> Iterator[TraceRow]:
     held: list[tuple[float, int, TraceRow]] = []
-    given_s = -math.inf
+    given_s = 0.0  # The first row is second 0 where rows have dates: what is dated before it belongs to no span.
     for number, row in enumerate(rows):
         if row.at_s < given_s:
             counts.late += 1

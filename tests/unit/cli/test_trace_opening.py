@@ -239,6 +239,17 @@ def test_a_change_does_to_the_rates_what_it_does_to_the_arrivals(tmp_path, words
     assert rows(found).at_s.tobytes() == rows(found).at_s.tobytes()
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["spike at=2m", "ramp from=2m until=1h factor=2", "step at=9h factor=2", "long-context share=0.1 prompt=9 from=2m", "lengths from=2m"],
+)
+def test_a_change_after_the_end_is_refused_and_does_not_leave_the_trace_as_it_was(tmp_path, words):
+    trace = opened(written(tmp_path, AZURE))
+    with pytest.raises(BadInput, match="allowed: a time before the end of what is changed, 2m"):
+        changed(trace, words)
+    changed(trace, "stretch factor=300", words)
+
+
 def test_changes_are_made_in_their_order(tmp_path):
     trace = opened(written(tmp_path, AZURE))
     late = changed(trace, "stretch factor=2", "lengths from=100s prompt=10")

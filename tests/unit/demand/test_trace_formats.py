@@ -130,6 +130,13 @@ def test_a_wrong_header_or_format_is_an_error_even_when_lenient():
         rows("", "parquet")
 
 
+def test_a_row_dated_before_the_first_is_counted_and_not_silently_left_out():
+    counts = Counts()
+    text = AZURE + "2023-11-16 18:17:10,5,1\n2023-11-16 18:17:04,5,1\n2023-11-16 18:17:12,5,1\n"
+    assert [row.at_s for row in rows(text, "azure", lenient=True, counts=counts)] == [0.0, 2.0]
+    assert (counts.rows, counts.late) == (2, 1)
+
+
 def test_rows_too_far_out_of_order_are_late():
     def line(at_s: int) -> str:
         return f'{{"at_s": {at_s}, "prompt_tokens": 1, "output_tokens": 1}}\n'
