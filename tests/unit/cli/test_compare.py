@@ -94,6 +94,18 @@ def test_more_seeds_give_confidence(tmp_path):
     assert set(policy["confidence"]) == {"gpu_hours", "both_attainment", "cost_usd"}
 
 
+def test_seeds_that_change_nothing_are_said_to_and_so_are_lengths_that_are_not_used(tmp_path):
+    path = trace(tmp_path, 40, 60.0)
+    words = ["--spec", spec(tmp_path), "--trace", path, "--policies", "static", "--no-bound", "-j", "1", "--json", "-"]
+    once, twice, drawn = (
+        json.loads(invoke(command, *words, *more).stdout)["notes"]
+        for more in ([], ["--seeds", "2", "--lengths", path], ["--seeds", "2", "--rate-scale", "0.5"])
+    )
+    assert not [note for note in (*once, *drawn) if "seeds" in note or "--lengths" in note]
+    assert [note for note in twice if note.startswith("All seeds gave the same")]
+    assert [note for note in twice if note.startswith("--lengths is not used")]
+
+
 def test_others_are_played_once_more_as_tuned_before_the_span(tmp_path):
     path = tmp_path / "hour.jsonl"
     path.write_text("".join(f'{{"at_s": {at_s}, "prompt_tokens": 200, "output_tokens": 20}}\n' for at_s in range(0, 3660, 20)))

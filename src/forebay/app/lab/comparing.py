@@ -25,6 +25,12 @@ TUNED = " (tuned)"
 Tell = Callable[[float], None]
 
 
+SAME_WITH_EVERY_SEED = (
+    "All seeds gave the same: recorded requests are played as they came, and nothing else here is drawn. "
+    "A ± of 0 says nothing about how sure the numbers are."
+)
+
+
 class Task(msgspec.Struct, frozen=True):
     """One run. ``policy`` None: not a policy, the clairvoyant schedule."""
 
@@ -99,8 +105,15 @@ def played(
 def summed(ready: Prepared, bound: Bound | None, runs: dict[str, tuple[RunResult, ...]]) -> Comparison:
     """The sums over ``runs``."""
     yardstick = measure(ready, bound)
+    if all(map(_same_with_every_seed, runs.values())):
+        ready = msgspec.structs.replace(ready, notes=(*ready.notes, SAME_WITH_EVERY_SEED))
     lines = summaries.ordered(summaries.summary(each, yardstick) for each in runs.values())
     return Comparison(ready, bound, tuple(lines), {line.name: runs[line.name] for line in lines}, yardstick)
+
+
+def _same_with_every_seed(runs: Sequence[RunResult]) -> bool:
+    found = {(run.requests, run.gpu_hours, *(tier.both_attainment for tier in run.tiers.values())) for run in runs}
+    return len(runs) > 1 and len(found) == 1
 
 
 def measure(ready: Prepared, bound: Bound | None) -> Yardstick:

@@ -232,6 +232,8 @@ def _read(request: LabRequest, trace: OpenedTrace) -> list[str]:
         )
     elif request.trace.lenient:
         notes.append(f"No row of {trace.name} had to be skipped.")
+    if request.trace.lengths and not trace.rate_only:
+        notes.append(f"--lengths is not used: the requests of {trace.name} have lengths of their own.")
     asked_s = request.trace.duration_s
     if asked_s is not None and asked_s - trace.duration_s > min(MINUTE_S, max(1.0, SHORT_OF_ASKED * asked_s)):
         notes.append(

@@ -150,6 +150,18 @@ def test_the_first_candidate_is_the_default_where_it_has_one(round_pool, round_t
         assert counts[0] == counts[1], name
 
 
+def test_a_fixed_number_stays_whatever_is_observed(round_pool, drive):
+    """B0: the pool's least of 1, and twelve for the peak; at rest, under a queue, and blind."""
+    policies = baselines.named(round_pool, pool_capacity(round_pool), peak_replicas=12)
+    for name, replicas in (("static", 1), ("static-peak", 12)):
+        pool = drive(Counting(), desired=5)
+        pool.policy = policies[name]()
+        calm = pool.at(0.0, rate=0.0)
+        busy = pool.at(600.0, rate=500.0, lanes=900, each={"kv": 1.0, "waiting": 50, "gpu": 1.0})
+        blind = pool.at(1200.0, **pool.dark("timeout"))
+        assert [each.replicas for each in (calm, busy, blind)] == [replicas] * 3
+
+
 def test_cron_is_planned_from_the_hours_with_a_margin(round_targets, drive):
     found = grid.candidates("cron", round_targets, peak_replicas=12, hourly=[4.0] * 12 + [8.0] * 12)
     by_label = {each.label: each for each in found}
