@@ -88,12 +88,13 @@ def told(*policies):
         ([("x", 100.0, 0.98)], "x does not keep the promise: 98 % of the 99 %, with 100.0 GPU-hours, 1.250 × the clairvoyant schedule."),
         (
             [("forebay", 100.0, 0.995), ("hpa", 150.0, 0.999), ("keda", 90.0, 0.5)],
-            "Of the 1 other that does, the cheapest, hpa, needs 50.0% more.",
+            "The only other policy that does, hpa, needs 50.0% more.",
         ),
         (
             [("forebay", 100.0, 0.995), ("hpa", 80.0, 0.999), ("kpa", 90.0, 0.999)],
             "Of the 2 others that do, the cheapest, hpa, needs 20.0% less.",
         ),
+        ([("forebay", 100.0, 0.995), ("hpa", 100.01, 0.999)], "The only other policy that does, hpa, needs as many."),
         ([("forebay", 100.0, 0.995), ("hpa", 80.0, 0.5)], "No other policy does."),
         ([("forebay", 100.0, 0.5), ("hpa", 80.0, 0.999)], "hpa does, with 80 GPU-hours."),
         ([("keda", 100.0, 0.5), ("hpa", 80.0, 0.7)], "No policy keeps the promise of 99 %; hpa comes nearest with 70 %."),

@@ -35,6 +35,7 @@ def test_people_get_times_hours_and_the_page(words, tmp_path):
     assert "starting" in result.stdout
     assert str(tmp_path / "page.html") in result.stdout
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert not list(tmp_path.glob("*.part"))
 
 
 def test_faults_reach_the_run(words):

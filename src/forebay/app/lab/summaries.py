@@ -18,6 +18,8 @@ from forebay.simulation.values import FleetRules, PolicySummary, RunResult
 CONFIDENCE = 0.95
 SECONDS_PER_DAY = 86_400.0
 FAVOURITE = "forebay"
+EQUAL = 0.0005
+"""So much more or less is 0.0 %."""
 
 
 class Yardstick(msgspec.Struct, frozen=True):
@@ -123,10 +125,10 @@ def verdict(summaries: Sequence[PolicySummary], kept: Mapping[str, float], promi
     if not favourite.holds_slo:
         return f"{first} {other.name} does, with {format_hours(other.gpu_hours)} GPU-hours."
     more = other.gpu_hours / favourite.gpu_hours - 1
-    relation = f"needs {more:.1%} more" if more >= 0 else f"needs {-more:.1%} less"
-    return (
-        f"{first} Of the {_count(len(others), 'other')} that {'do' if len(others) > 1 else 'does'}, the cheapest, {other.name}, {relation}."
-    )
+    relation = "needs as many" if abs(more) < EQUAL else f"needs {abs(more):.1%} {'more' if more > 0 else 'less'}"
+    if len(others) == 1:
+        return f"{first} The only other policy that does, {other.name}, {relation}."
+    return f"{first} Of the {len(others)} others that do, the cheapest, {other.name}, {relation}."
 
 
 def _alone(each: PolicySummary, kept: Mapping[str, float], promise: float) -> str:
@@ -136,10 +138,6 @@ def _alone(each: PolicySummary, kept: Mapping[str, float], promise: float) -> st
         return f"{each.name} keeps the promise ({share} of {_percent(promise)}) with {format_hours(each.gpu_hours)} GPU-hours{limit}."
     hours = format_hours(each.gpu_hours)
     return f"{each.name} does not keep the promise: {share} of the {_percent(promise)}, with {hours} GPU-hours{limit}."
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _kept(share: float, promise: float) -> str:
