@@ -12,6 +12,8 @@ from forebay.spec.types import Spec
 
 RUNNING_FILE = "up.json"
 SPEC_FILE = "spec.msgpack"
+LOCK_FILE = "lock"
+"""Locked by the `forebay up` whose state folder it is."""
 STORE_FILE = "forebay.db"
 """The history: decisions, events, the ledger."""
 RUNNING_READ_MAX = 256

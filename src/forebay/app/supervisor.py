@@ -18,9 +18,9 @@ from typing import IO, Any
 
 from forebay.app import config, listening
 from forebay.app.certificates import Certificate
-from forebay.app.children import STOP_ENGINES, Child, Lifeline, become_subreaper, reap
+from forebay.app.children import STOP_ENGINES, Above, Child, Lifeline, become_subreaper, reap
 from forebay.app.echo import Echo, running, starting
-from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
+from forebay.app.files import LOCK_FILE, RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
 from forebay.app.gateway_names import gateway_name, ready_marker, roster_file
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
@@ -32,6 +32,8 @@ RESTARTS_MAX = 3
 STOP_MARGIN_S = 30.0
 ORPHANS_S_MAX = 10.0
 """How long the end waits for processes that only the lifeline ends."""
+CUT = 2
+"""So many times told to stop, and nothing is waited for."""
 SPEED_MIN, SPEED_MAX = 0.01, 1000.0
 
 
@@ -51,6 +53,7 @@ class Supervisor:
         self._run_id = secrets.token_hex(8)
         self._looked_at_logs_s = 0.0
         self._announcement: Path | None = None
+        self._above = Above()
         with contextlib.ExitStack() as taken:
             self._lock = taken.enter_context(_lock(state))
             self.sockets = {name: taken.enter_context(listening.opened(name, listen)) for name, listen in _listeners(spec).items()}
@@ -102,7 +105,8 @@ class Supervisor:
             while not self.stopping:
                 self._poll()
                 self._tell(running)
-            _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
+            if self.stopping == 1:
+                _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
             self._stop()
             return 0 if self.stopping == 1 else 1
         finally:
@@ -123,6 +127,9 @@ class Supervisor:
 
     def _poll(self) -> None:
         now_s = time.monotonic()
+        if self.stopping < CUT and self._above.gone():
+            _say("whoever started this has ended, and it ends with it, at once")
+            self.stopping = CUT
         for pid, exit_code in reap():
             for child in self.children:
                 if child.pid == pid:
@@ -193,7 +200,7 @@ class Supervisor:
             for child in children:
                 child.signal(number)
             deadline_s = time.monotonic() + patience_s
-            while any(child.pid is not None for child in children) and time.monotonic() < deadline_s and self.stopping < 2:
+            while any(child.pid is not None for child in children) and time.monotonic() < deadline_s and self.stopping < CUT:
                 self._poll()
             for child in children:
                 child.signal(signal.SIGKILL)
@@ -243,9 +250,9 @@ def _grace_s(spec: Spec) -> float:
 def _lock(state: Path) -> IO[str]:
     """The state folder's lock: two fleets with the same names would stop each other's engines."""
     try:
-        held = (state / "lock").open("w")
+        held = (state / LOCK_FILE).open("w")
     except OSError as error:
-        raise BadInput(f"state: can't write {state / 'lock'} ({error.strerror}); name another folder with --state") from None
+        raise BadInput(f"state: can't write {state / LOCK_FILE} ({error.strerror}); name another folder with --state") from None
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
