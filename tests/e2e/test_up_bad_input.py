@@ -211,7 +211,7 @@ def test_a_controller_that_can_not_start_is_said_with_its_reason(up, tmp_path):
     one = up(GOOD.format(port=0), state=state)
     assert one.wait() == 1
     said = one.output.read_text()
-    assert "the controller does not start (exit code 1)" in said
+    assert "the controller does not start: it ended with exit code 1" in said
     assert "forebay.db is damaged" in said
     assert "move it away" in said
     assert "Traceback" not in said

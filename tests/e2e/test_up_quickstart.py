@@ -197,6 +197,7 @@ def test_sigterm_lets_streams_end_and_leaves_nothing(quickstart):
     assert quickstart.wait() == 0, quickstart.logs()
     assert quickstart.left() == []
     assert "forebay: stopping" in quickstart.output.read_text()
+    assert quickstart.output.read_text().endswith("\nforebay: stopped\n")
     assert not (quickstart.state / "up.json").exists()
     gone = quickstart.cli("status")
     assert (gone.returncode, gone.stdout) == (1, "")

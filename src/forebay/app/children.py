@@ -22,6 +22,8 @@ BACKOFF_S_MIN = 0.25
 BACKOFF_S_MAX = 10.0
 HEALTHY_AFTER_S = 30.0
 CANNOT_START = 127
+SIGNALLED = 128
+"""As shells have it: the exit code of what died of a signal is this and the signal's number."""
 LAST_WORDS_BYTES_MAX = 2000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -190,4 +192,13 @@ def reap() -> list[tuple[int, int]]:
             return ended
         if pid == 0:
             return ended
-        ended.append((pid, os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)))
+        ended.append((pid, os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else SIGNALLED + os.WTERMSIG(status)))
+
+
+def how_it_ended(exit_code: int) -> str:
+    """For people, after "it"; ``exit_code`` as `reap` gives it."""
+    if exit_code == SIGNALLED + signal.SIGKILL:
+        return "was killed (SIGKILL: by somebody, or by the kernel because memory ran out)"
+    if exit_code > SIGNALLED:
+        return f"died of signal {exit_code - SIGNALLED}"
+    return f"ended with exit code {exit_code}"

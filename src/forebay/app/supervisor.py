@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from forebay.app import config, listening
 from forebay.app.certificates import Certificate
-from forebay.app.children import STOP_ENGINES, Above, Child, Lifeline, become_subreaper, reap
+from forebay.app.children import STOP_ENGINES, Above, Child, Lifeline, become_subreaper, how_it_ended, reap
 from forebay.app.echo import Echo, running, starting
 from forebay.app.files import LOCK_FILE, RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
 from forebay.app.gateway_names import gateway_name, ready_marker, roster_file
@@ -108,7 +108,6 @@ class Supervisor:
             if self.stopping == 1:
                 _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
             self._stop()
-            return 0 if self.stopping == 1 else 1
         finally:
             for note in (self.state / RUNNING_FILE, self._announcement):
                 if note is not None:
@@ -118,6 +117,8 @@ class Supervisor:
             for opened in self.sockets.values():
                 opened.close()
             self._lock.close()
+        _say(_stopped(cut=self.stopping >= CUT, left=_has_children()))
+        return 0 if self.stopping < CUT else 1
 
     def _markers(self) -> list[str]:
         return [ready_marker(gateway_name(number)) for number in range(self.spec.gateways)]
@@ -135,7 +136,7 @@ class Supervisor:
                 if child.pid == pid:
                     child.ended(exit_code, now_s)
                     if not self.stopping:
-                        _say(f"the {child.name} ended with {exit_code}; starting it again (log: {child.log})")
+                        _say(f"the {child.name} {how_it_ended(exit_code)}; starting it again (log: {child.log})")
         if not self.stopping:
             for child in self.children:
                 child.restart_if_due(now_s)
@@ -182,7 +183,8 @@ class Supervisor:
                 return
             for child in self.children:
                 if child.pid is None and (child.restarts >= RESTARTS_MAX or child.exit_code == BadInput.exit_code):
-                    words = f"the {child.name} does not start (exit code {child.exit_code}); {child.log} ends:\n{child.last_words()}"
+                    how = how_it_ended(child.exit_code or 0)
+                    words = f"the {child.name} does not start: it {how}; {child.log} ends:\n{child.last_words()}"
                     self.stopping = 1
                     self._stop()
                     raise ForebayError(words)
@@ -233,6 +235,11 @@ def _say(words: str) -> None:
     """To whoever started us; a terminal that is gone is no reason to end."""
     with contextlib.suppress(OSError):
         print(f"forebay: {words}", file=sys.stderr, flush=True)
+
+
+def _stopped(cut: bool, left: bool) -> str:
+    how = "stopped; what was still being answered was cut" if cut else "stopped"
+    return f"{how}; processes that it started have not ended yet" if left else how
 
 
 def _has_children() -> bool:

@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-from forebay.app.children import BACKOFF_S_MAX, BACKOFF_S_MIN, CANNOT_START, HEALTHY_AFTER_S, LIFELINE, Above, Child, Lifeline, reap
+from forebay.app.children import (
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
+    CANNOT_START,
+    HEALTHY_AFTER_S,
+    LIFELINE,
+    Above,
+    Child,
+    Lifeline,
+    how_it_ended,
+    reap,
+)
 
 
 class Pretended(Child):
@@ -144,3 +155,10 @@ def test_a_descriptor_that_is_no_pipe_is_no_lifeline(tmp_path, monkeypatch):
     with (tmp_path / "file").open("w+") as file:
         monkeypatch.setenv(LIFELINE, str(file.fileno()))
         assert not Above().gone()
+
+
+def test_an_end_by_sigkill_is_said_without_a_guess_at_who_it_was():
+    assert how_it_ended(137) == "was killed (SIGKILL: by somebody, or by the kernel because memory ran out)"
+    assert how_it_ended(139) == "died of signal 11"
+    assert how_it_ended(0) == "ended with exit code 0"
+    assert how_it_ended(CANNOT_START) == "ended with exit code 127"
