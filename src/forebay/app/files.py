@@ -56,6 +56,21 @@ def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
         raise ForebayError(f"can't write {path}: {error.strerror}") from None
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that have ended left unfinished in ``folder``: they were killed while they wrote a file."""
+    for part in folder.glob("*.part"):
+        pid = part.name.split(".")[-2]
+        if not pid.isdigit():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+        except (OSError, OverflowError):
+            continue  # somebody else's, and it lives
+
+
 def write_value(path: Path, value: msgspec.Struct) -> None:
     """``value`` as JSON at ``path``."""
     write_whole(path, msgspec.json.encode(value) + b"\n")

@@ -20,7 +20,17 @@ from forebay.app import config, listening
 from forebay.app.certificates import Certificate
 from forebay.app.children import STOP_ENGINES, Above, Child, Lifeline, become_subreaper, how_it_ended, reap
 from forebay.app.echo import Echo, running, starting
-from forebay.app.files import LOCK_FILE, RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
+from forebay.app.files import (
+    LOCK_FILE,
+    RUNNING_FILE,
+    Running,
+    announce,
+    check_ready_file,
+    remove_unfinished,
+    save_spec,
+    state_folder,
+    write_value,
+)
 from forebay.app.gateway_names import gateway_name, ready_marker, roster_file
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
@@ -57,6 +67,7 @@ class Supervisor:
         with contextlib.ExitStack() as taken:
             self._lock = taken.enter_context(_lock(state))
             self.sockets = {name: taken.enter_context(listening.opened(name, listen)) for name, listen in _listeners(spec).items()}
+            remove_unfinished(state)
             spec_file = save_spec(spec, state)
             self.lifeline = Lifeline()
             taken.pop_all()
