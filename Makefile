@@ -20,7 +20,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup ## the worked example, live: a fleet that scales before the queue grows
-	$(BIN)/forebay demo
+	$(BIN)/forebay demo --with-parent
 
 test: setup ## every test but those that need a real vLLM
 	$(BIN)/python tools/warm_kernel.py

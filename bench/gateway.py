@@ -54,9 +54,7 @@ class Engine(base.Engine):
                     {"object": "list", "data": [{"id": base.MODEL, "object": "model"}]} if models else {"status": "ok"}
                 ).encode()
                 self.buffer = b""
-                self.transport.write(
-                    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-                )
+                self.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
             return
         end = self.buffer.find(b"\r\n\r\n")
         if end >= 0:
@@ -76,13 +74,13 @@ class Engine(base.Engine):
         late = re.search(rb'"late_ms": ?(\d+)', body[-200:])
         wanted = re.search(rb'"chunks": ?(\d+), ?"pace_ms": ?(\d+)', body)
         if late:
-            asyncio.get_running_loop().call_later(int(late[1]) / 1000, self.transport.write, base.SHORT)
+            asyncio.get_running_loop().call_later(int(late[1]) / 1000, self.send, base.SHORT)
         elif wanted is None:
-            self.transport.write(base.SHORT)
+            self.send(base.SHORT)
         else:
             self.left, self.pace_s = int(wanted[1]), int(wanted[2]) / 1000
             self.token = base.TOLD if b'"return_token_ids":true' in body else base.TOKEN
-            self.transport.write(base.STREAM_HEAD + base.ROLE + self.token)
+            self.send(base.STREAM_HEAD + base.ROLE + self.token)
             if self.left:
                 self.timer = asyncio.get_running_loop().call_later(base.random.uniform(0, self.pace_s), self.step)
 

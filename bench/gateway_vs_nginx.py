@@ -101,22 +101,27 @@ class Engine(asyncio.Protocol):
         body, self.buffer = self.buffer[end + 4 :], b""
         wanted = re.search(rb'"chunks": (\d+), "pace_ms": (\d+)', body)
         if wanted is None:
-            self.transport.write(SHORT)
+            self.send(SHORT)
             return
         # As vLLM does: ids of tokens for whoever asks. The gateway asks; what nginx passes on does not.
         self.token = TOLD if b'"return_token_ids":true' in body else TOKEN
         self.left, self.pace_s = int(wanted[1]), int(wanted[2]) / 1000
-        self.transport.write(STREAM_HEAD + ROLE + self.token)
+        self.send(STREAM_HEAD + ROLE + self.token)
         if self.left:
             self.timer = asyncio.get_running_loop().call_later(random.uniform(0, self.pace_s), self.step)
 
     def step(self):
         self.left -= 1
         if self.left > 0:
-            self.transport.write(self.token)
+            self.send(self.token)
             self.timer = asyncio.get_running_loop().call_later(self.pace_s, self.step)
         else:
-            self.transport.write(END)
+            self.send(END)
+
+    def send(self, data):
+        """At the end of a case clients hang up while answers are under way."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def connection_lost(self, _):
         if self.timer:

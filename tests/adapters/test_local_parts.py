@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from forebay.adapters.local import AttachedFleet, attached_id
+from forebay.adapters.local import AttachedFleet, CompositeFleet, Contexts, attached_id
 from forebay.adapters.local.command import (
     NoFreePort,
     engine_command,
@@ -25,7 +25,7 @@ from forebay.adapters.local.logfile import LogFile
 from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.domain.replica import ReplicaState as S
 from forebay.ports.upstream import End, ResponseHead
-from forebay.spec.types import EngineKind, Pool, Spec
+from forebay.spec.types import EngineKind, Model, Pool, Spec
 from forebay.testing import loop
 from forebay.testing.clock import LoopClock
 from forebay.testing.events import ListSink
@@ -158,8 +158,8 @@ def test_a_tail_is_bounded(tmp_path):
         (139, "", "died of signal 11"),
         (-15, "", "died of signal 15"),
         (127, "", "could not be started"),
-        (137, "", "when memory runs out"),
-        (-9, "", "when memory runs out"),
+        (137, "", "was killed (SIGKILL: by somebody, or by the kernel because memory ran out)"),
+        (-9, "", "was killed (SIGKILL: by somebody, or by the kernel because memory ran out)"),
         (1, "torch.OutOfMemoryError: CUDA out of memory.", "out of memory: exited by itself with code 1"),
         (None, "", "earlier controller"),
     ],
@@ -225,3 +225,54 @@ def test_one_bad_answer_takes_nothing_away_and_three_do():
     assert states.index(S.FAILED) == pytest.approx(26, abs=1)
     assert states[-1] is S.READY
     assert answers.forgotten == ["http://127.0.0.1:8000"]
+
+
+def contexts_told(declared, models, looks=1, profile=None):
+    """What is told of an engine whose ``/v1/models`` answers are ``models``, under a model declared with ``declared`` tokens."""
+    sink = ListSink()
+    pool = Pool("chat", "m", EngineKind("attach", attach=("http://127.0.0.1:8000",)), profile)
+    answers = Answers(health=[200], **{"v1/models": models})
+
+    async def main():
+        clock = LoopClock()
+        spec = Spec((pool,), (Model("m", declared),), ())
+        fleet = CompositeFleet([AttachedFleet(spec, clock, answers, sink)], Contexts(spec, answers, clock, sink))
+        await fleet.adopt()
+        for _ in range(looks):
+            await clock.sleep_until(clock.now_s() + 1.0)
+            await fleet.observe()
+        await clock.sleep_until(clock.now_s() + 1.0)
+        await fleet.close()
+
+    loop.run(main)
+    return [(event.kind, event.pool, event.message) for event in sink.events]
+
+
+def models_page(tokens, name="m"):
+    return 200, b'{"data": [{"id": "other", "max_model_len": 7}, {"id": "%b", "max_model_len": %d}]}' % (name.encode(), tokens)
+
+
+def test_a_context_that_the_engine_does_not_share_is_told_once_with_both_numbers():
+    (told,) = contexts_told(8192, [models_page(131072)], looks=5)
+    assert told == (
+        "context_differs",
+        "chat",
+        "models.m.context is 8192, but chat@127.0.0.1:8000 takes 131072 tokens: what is longer is booked with too few tokens; "
+        "set it to 131072, or start the engine with 8192",
+    )
+    ((_, _, larger),) = contexts_told(32768, [models_page(2048)])
+    assert "models.m.context is 32768, but chat@127.0.0.1:8000 takes 2048 tokens: what is longer is let through, and the engine" in larger
+
+
+@pytest.mark.parametrize("page", [models_page(8192), (200, b'{"data": [{"id": "m"}]}'), (200, b"\xff"), (401, b""), (200, b'{"data": []}')])
+def test_an_engine_that_agrees_or_says_nothing_of_its_context_is_believed(page):
+    assert contexts_told(8192, [page], looks=3) == []
+
+
+def test_a_pool_of_a_smaller_profile_is_compared_with_that():
+    assert contexts_told(131072, [models_page(8192)], profile=PROFILE) == []
+
+
+def test_an_engine_that_does_not_say_its_context_at_once_is_asked_again_and_not_for_ever():
+    assert len(contexts_told(8192, [End.TIMEOUT, End.TIMEOUT, models_page(10)], looks=5)) == 1
+    assert contexts_told(8192, [End.TIMEOUT, End.TIMEOUT, End.TIMEOUT, models_page(10)], looks=9) == []

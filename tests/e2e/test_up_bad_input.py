@@ -79,12 +79,23 @@ def test_a_missing_option_is_named(forebay):
     assert "Missing option '--config'" in err or "Missing option '-c'" in err
 
 
-@pytest.mark.parametrize(("speed", "said"), [("0", "0.01"), ("-1", "0.01"), ("nan", "1000"), ("fast", "valid")])
+@pytest.mark.parametrize(
+    ("speed", "said"),
+    [("0", "0.01"), ("-1", "0.01"), ("nan", "1000"), ("fast", "found 'fast'; allowed: a number; see `forebay up --help`")],
+)
 def test_a_speed_that_is_none(forebay, config, speed, said):
     code, err = forebay("up", "-c", config, "--speed", speed)
     assert code == 2
     assert "--speed" in err
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("port", "allowed"), [("abc", "a whole number"), ("1.5", "a whole number"), ("70000", "at most 65535"), ("-1", "at least 0")]
+)
+def test_a_port_that_is_none_is_said_with_place_found_allowed_and_what_to_do(forebay, config, port, allowed):
+    code, err = forebay("gateway", "-c", config, f"--port={port}")
+    assert (code, err) == (2, f"--port: found '{port}'; allowed: {allowed}; see `forebay gateway --help`\n")
 
 
 def test_an_address_that_is_taken(forebay, tmp_path):
@@ -200,7 +211,7 @@ def test_a_controller_that_can_not_start_is_said_with_its_reason(up, tmp_path):
     one = up(GOOD.format(port=0), state=state)
     assert one.wait() == 1
     said = one.output.read_text()
-    assert "the controller does not start (exit code 1)" in said
+    assert "the controller does not start: it ended with exit code 1" in said
     assert "forebay.db is damaged" in said
     assert "move it away" in said
     assert "Traceback" not in said

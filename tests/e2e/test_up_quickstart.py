@@ -98,7 +98,8 @@ def test_status_for_scripts(quickstart):
 
 def test_status_for_people_finds_the_only_one_that_runs(quickstart):
     done = quickstart.cli("status")
-    assert (done.returncode, done.stderr) == (0, "")
+    said = f"forebay: nothing runs in .forebay here; this is the only one on this machine: --state {quickstart.state}\n"
+    assert (done.returncode, done.stderr) == (0, said)
     assert "2 ready" in done.stdout
     assert "chat-1" in done.stdout
 
@@ -141,7 +142,7 @@ def test_explain_shows_what_was_decided_about_one_request(quickstart):
 def test_explain_looks_back(quickstart, tmp_path):
     now = datetime.now(UTC)
     target = tmp_path / "then.json"
-    done = quickstart.cli("explain", "--at", now.isoformat(), "--pool", "chat", "--json", str(target))
+    done = quickstart.cli("explain", "--state", str(quickstart.state), "--at", now.isoformat(), "--pool", "chat", "--json", str(target))
     assert (done.returncode, done.stderr) == (0, "")
     (then,) = json.loads(target.read_text())
     assert then["desired"] == 2
@@ -157,7 +158,7 @@ def test_explain_looks_back(quickstart, tmp_path):
     ],
 )
 def test_explain_says_what_it_can_not_explain(quickstart, words, said):
-    done = quickstart.cli("explain", *words)
+    done = quickstart.cli("explain", "--state", str(quickstart.state), *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -196,6 +197,7 @@ def test_sigterm_lets_streams_end_and_leaves_nothing(quickstart):
     assert quickstart.wait() == 0, quickstart.logs()
     assert quickstart.left() == []
     assert "forebay: stopping" in quickstart.output.read_text()
+    assert quickstart.output.read_text().endswith("\nforebay: stopped\n")
     assert not (quickstart.state / "up.json").exists()
     gone = quickstart.cli("status")
     assert (gone.returncode, gone.stdout) == (1, "")

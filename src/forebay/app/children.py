@@ -7,6 +7,7 @@ ends, by SIGKILL too, the kernel closes the pipe, and whoever reads its end of f
 import ctypes
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,10 @@ BACKOFF_S_MIN = 0.25
 BACKOFF_S_MAX = 10.0
 HEALTHY_AFTER_S = 30.0
 CANNOT_START = 127
+SIGNALLED = 128
+"""As shells have it: the exit code of what died of a signal is this and the signal's number."""
 LAST_WORDS_BYTES_MAX = 2000
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -37,10 +41,48 @@ class Lifeline:
         os.close(self._write_fd)
 
 
+class Above:
+    """The lifeline of whoever started this process, where it holds one: `forebay demo` does, a person at a terminal doesn't."""
+
+    def __init__(self) -> None:
+        text = os.environ.get(LIFELINE, "")
+        self._fd = int(text) if text.isdigit() and _is_pipe(int(text)) else None
+        if self._fd is not None:
+            os.set_blocking(self._fd, False)
+
+    def gone(self) -> bool:
+        """Whether it has ended, however."""
+        if self._fd is None:
+            return False
+        try:
+            return os.read(self._fd, 1) == b""
+        except BlockingIOError:
+            return False
+
+
+def _is_pipe(descriptor: int) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
+
+
 def become_subreaper() -> None:
     """Orphans below become our children, to be reaped. Without the call (not Linux) they go to init, which reaps too."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the process that started this one ends, however it does (Linux; elsewhere nothing happens)."""
+    parent = os.getppid()
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended just before: nobody is told any more
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
     try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
     except (OSError, AttributeError):
         return
 
@@ -150,4 +192,13 @@ def reap() -> list[tuple[int, int]]:
             return ended
         if pid == 0:
             return ended
-        ended.append((pid, os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)))
+        ended.append((pid, os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else SIGNALLED + os.WTERMSIG(status)))
+
+
+def how_it_ended(exit_code: int) -> str:
+    """For people, after "it"; ``exit_code`` as `reap` gives it."""
+    if exit_code == SIGNALLED + signal.SIGKILL:
+        return "was killed (SIGKILL: by somebody, or by the kernel because memory ran out)"
+    if exit_code > SIGNALLED:
+        return f"died of signal {exit_code - SIGNALLED}"
+    return f"ended with exit code {exit_code}"

@@ -8,7 +8,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-TOLD = frozenset({"replica_ready", "replica_failed", "engine_ended", "engine_given_up", "replica_given_up", "alert", "alert_over"})
+TOLD = frozenset(
+    {
+        *("replica_ready", "replica_failed", "engine_ended", "engine_given_up", "replica_given_up", "alert", "alert_over"),
+        "context_differs",
+    }
+)
 """While it starts."""
 ORDINARY = frozenset(
     {

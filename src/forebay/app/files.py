@@ -12,6 +12,8 @@ from forebay.spec.types import Spec
 
 RUNNING_FILE = "up.json"
 SPEC_FILE = "spec.msgpack"
+LOCK_FILE = "lock"
+"""Locked by the `forebay up` whose state folder it is."""
 STORE_FILE = "forebay.db"
 """The history: decisions, events, the ledger."""
 RUNNING_READ_MAX = 256
@@ -52,6 +54,21 @@ def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise ForebayError(f"can't write {path}: {error.strerror}") from None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that have ended left unfinished in ``folder``: they were killed while they wrote a file."""
+    for part in folder.glob("*.part"):
+        pid = part.name.split(".")[-2]
+        if not pid.isdigit():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+        except (OSError, OverflowError):
+            continue  # somebody else's, and it lives
 
 
 def write_value(path: Path, value: msgspec.Struct) -> None:

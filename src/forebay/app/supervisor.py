@@ -18,9 +18,19 @@ from typing import IO, Any
 
 from forebay.app import config, listening
 from forebay.app.certificates import Certificate
-from forebay.app.children import STOP_ENGINES, Child, Lifeline, become_subreaper, reap
+from forebay.app.children import STOP_ENGINES, Above, Child, Lifeline, become_subreaper, how_it_ended, reap
 from forebay.app.echo import Echo, running, starting
-from forebay.app.files import RUNNING_FILE, Running, announce, check_ready_file, save_spec, state_folder, write_value
+from forebay.app.files import (
+    LOCK_FILE,
+    RUNNING_FILE,
+    Running,
+    announce,
+    check_ready_file,
+    remove_unfinished,
+    save_spec,
+    state_folder,
+    write_value,
+)
 from forebay.app.gateway_names import gateway_name, ready_marker, roster_file
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
@@ -32,6 +42,8 @@ RESTARTS_MAX = 3
 STOP_MARGIN_S = 30.0
 ORPHANS_S_MAX = 10.0
 """How long the end waits for processes that only the lifeline ends."""
+CUT = 2
+"""So many times told to stop, and nothing is waited for."""
 SPEED_MIN, SPEED_MAX = 0.01, 1000.0
 
 
@@ -51,9 +63,11 @@ class Supervisor:
         self._run_id = secrets.token_hex(8)
         self._looked_at_logs_s = 0.0
         self._announcement: Path | None = None
+        self._above = Above()
         with contextlib.ExitStack() as taken:
             self._lock = taken.enter_context(_lock(state))
             self.sockets = {name: taken.enter_context(listening.opened(name, listen)) for name, listen in _listeners(spec).items()}
+            remove_unfinished(state)
             spec_file = save_spec(spec, state)
             self.lifeline = Lifeline()
             taken.pop_all()
@@ -102,9 +116,9 @@ class Supervisor:
             while not self.stopping:
                 self._poll()
                 self._tell(running)
-            _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
+            if self.stopping == 1:
+                _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
             self._stop()
-            return 0 if self.stopping == 1 else 1
         finally:
             for note in (self.state / RUNNING_FILE, self._announcement):
                 if note is not None:
@@ -114,6 +128,8 @@ class Supervisor:
             for opened in self.sockets.values():
                 opened.close()
             self._lock.close()
+        _say(_stopped(cut=self.stopping >= CUT, left=_has_children()))
+        return 0 if self.stopping < CUT else 1
 
     def _markers(self) -> list[str]:
         return [ready_marker(gateway_name(number)) for number in range(self.spec.gateways)]
@@ -123,12 +139,15 @@ class Supervisor:
 
     def _poll(self) -> None:
         now_s = time.monotonic()
+        if self.stopping < CUT and self._above.gone():
+            _say("whoever started this has ended, and it ends with it, at once")
+            self.stopping = CUT
         for pid, exit_code in reap():
             for child in self.children:
                 if child.pid == pid:
                     child.ended(exit_code, now_s)
                     if not self.stopping:
-                        _say(f"the {child.name} ended with {exit_code}; starting it again (log: {child.log})")
+                        _say(f"the {child.name} {how_it_ended(exit_code)}; starting it again (log: {child.log})")
         if not self.stopping:
             for child in self.children:
                 child.restart_if_due(now_s)
@@ -175,7 +194,8 @@ class Supervisor:
                 return
             for child in self.children:
                 if child.pid is None and (child.restarts >= RESTARTS_MAX or child.exit_code == BadInput.exit_code):
-                    words = f"the {child.name} does not start (exit code {child.exit_code}); {child.log} ends:\n{child.last_words()}"
+                    how = how_it_ended(child.exit_code or 0)
+                    words = f"the {child.name} does not start: it {how}; {child.log} ends:\n{child.last_words()}"
                     self.stopping = 1
                     self._stop()
                     raise ForebayError(words)
@@ -193,7 +213,7 @@ class Supervisor:
             for child in children:
                 child.signal(number)
             deadline_s = time.monotonic() + patience_s
-            while any(child.pid is not None for child in children) and time.monotonic() < deadline_s and self.stopping < 2:
+            while any(child.pid is not None for child in children) and time.monotonic() < deadline_s and self.stopping < CUT:
                 self._poll()
             for child in children:
                 child.signal(signal.SIGKILL)
@@ -228,6 +248,11 @@ def _say(words: str) -> None:
         print(f"forebay: {words}", file=sys.stderr, flush=True)
 
 
+def _stopped(cut: bool, left: bool) -> str:
+    how = "stopped; what was still being answered was cut" if cut else "stopped"
+    return f"{how}; processes that it started have not ended yet" if left else how
+
+
 def _has_children() -> bool:
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -243,9 +268,9 @@ def _grace_s(spec: Spec) -> float:
 def _lock(state: Path) -> IO[str]:
     """The state folder's lock: two fleets with the same names would stop each other's engines."""
     try:
-        held = (state / "lock").open("w")
+        held = (state / LOCK_FILE).open("w")
     except OSError as error:
-        raise BadInput(f"state: can't write {state / 'lock'} ({error.strerror}); name another folder with --state") from None
+        raise BadInput(f"state: can't write {state / LOCK_FILE} ({error.strerror}); name another folder with --state") from None
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from forebay.adapters.clock import LoopClock
-from forebay.adapters.local import AttachedFleet, CompositeFleet, LocalFleet
+from forebay.adapters.local import AttachedFleet, CompositeFleet, Contexts, LocalFleet
 from forebay.adapters.log import LogSink
 from forebay.adapters.scrape import ScrapeSource
 from forebay.adapters.sqlite import SqliteStore
@@ -120,7 +120,7 @@ async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int
     sturdy = SturdyStore(store, lambda kind, message: sink.emit(Event(kind, clock.now_s(), clock.wall_s(), "", message)))
     recorder = Recorder(sturdy, sink)
     started = LocalFleet(spec, clock, upstream, store, recorder, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
-    fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, recorder)])
+    fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, recorder)], Contexts(spec, upstream, clock, recorder))
     await fleet.adopt()
     control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink, secrets.token_hex(16))
     channel = Channel(control.hear, control.lost)

@@ -1,8 +1,10 @@
 """How verbs find and ask a running Forebay: by address, by its state folder, or by being the only one on this machine."""
 
 import contextlib
+import functools
 import http.client
 import ssl
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -86,6 +88,7 @@ def history(state_dir: str | None) -> "Iterator[SqliteStore]":
     running = announced() if state_dir is None and not (folder / STORE_FILE).is_file() else []
     if len(running) == 1:
         folder = Path(running[0].state)
+        _say_which(folder)
     store = SqliteStore(folder / STORE_FILE, read_only=True)
     try:
         yield store
@@ -103,7 +106,14 @@ def _only_one(looked_at: Path, wanted: str) -> Running:
     if len(found) > 1:
         states = ", ".join(f"--state {one.state}" for one in found)
         raise BadInput(f"{len(found)} Forebays run on this machine; say which: {states}")
+    _say_which(Path(found[0].state))
     return found[0].running
+
+
+@functools.lru_cache(maxsize=1)  # said once, though its history may be looked at too
+def _say_which(state: Path) -> None:
+    """Whose answer it is: whoever named no folder, and has none here, may have meant another fleet."""
+    print(f"forebay: nothing runs in {DEFAULT_STATE} here; this is the only one on this machine: --state {state}", file=sys.stderr)
 
 
 def ask(base_url: str, path: str, query: dict[str, str], kind: type[T]) -> T:

@@ -1,6 +1,6 @@
 """``forebay check FILE``: is this configuration right? A summary if it is, every problem at once if not."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +8,7 @@ import msgspec
 import typer
 from rich.table import Table
 
+from forebay.adapters.local.contexts import consequence
 from forebay.app.config import load
 from forebay.app.keys import key_troubles
 from forebay.app.named_files import file_troubles
@@ -111,7 +112,19 @@ def _print(spec: Spec, file: Path, missing: Sequence[str]) -> None:
 
 
 def _warnings(spec: Spec, sizes: list[Sizing], missing: Sequence[str]) -> list[str]:
-    return [*(warning for size in sizes for warning in size.warnings), *missing, *key_troubles(spec)]
+    return [*(warning for size in sizes for warning in size.warnings), *_contexts(spec), *missing, *key_troubles(spec)]
+
+
+def _contexts(spec: Spec) -> Iterator[str]:
+    """An emulated engine takes its profile's context; what other engines take, they say when they run."""
+    declared = {model.name: model.context_tokens for model in spec.models}
+    for pool in spec.pools:
+        here, there = declared.get(pool.model), pool.profile.context_tokens if pool.profile else None
+        if pool.engine.kind == "emulated" and here is not None and there is not None and here < there:
+            yield (
+                f"models.{pool.model}.context is {here}, but emulated engines of pool {pool.name} take {there} tokens, as their profile "
+                f"says: {consequence(here, there)}; set it to {there}, or give the profile a context of {here}"
+            )
 
 
 def _listen(listen: Listen) -> str:

@@ -54,10 +54,10 @@ def command(
     """Play every policy on a recorded day or week, and rank what they cost and kept.
 
     `forebay compare --spec forebay.yaml --trace last-week.csv --html report.html` plays Forebay's policy and everybody else's
-    (HPA, KEDA, Knative, llm-d, Dynamo, AIBrix, Ray Serve …) on the same arrivals, engines and cold starts. Marked rows keep the
-    promise of the spec. The clairvoyant schedule knows the future: nobody can do with fewer GPU-hours.
+    (HPA, KEDA, Knative, llm-d, Dynamo, AIBrix, Ray Serve …) on the same arrivals, engines and cold starts. Rows with a tick keep the
+    promise of the spec. The clairvoyant schedule knows the future: nothing is known to keep it with fewer GPU-hours.
 
-    Others stand at their sources' defaults; with --tuned each is played once more with the best of a dozen settings.
+    Others stand at their sources' defaults; with --tuned each is played once more with the best of up to 16 settings.
 
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """

@@ -7,12 +7,14 @@ import typer
 
 
 def command(
-    config: Annotated[Path, typer.Option("-c", "--config", help="A configuration whose pools attach to URLs.")],
+    config: Annotated[
+        Path, typer.Option("-c", "--config", help="A configuration whose pools attach to URLs; with --join, the file of the `forebay up`.")
+    ],
     port: Annotated[int | None, typer.Option(help="Port to listen on (0: a free one). Default: the file's.", min=0, max=65535)] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: the file's.")] = None,
     ready_file: Annotated[Path | None, typer.Option(help="Write {gateway, pid} here as JSON once requests are accepted.")] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Folder for the journal and the ledger of usage. Default: the file's `state`.", show_default=False)
+        Path | None, typer.Option(help="Folder for usage and records of requests. Default: the file's `state`.", show_default=False)
     ] = None,
     join: Annotated[
         str | None, typer.Option(help="The `gateway: {join: host:port}` of a `forebay up`: replicas are shared with its gateways.")

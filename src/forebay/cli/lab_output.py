@@ -123,6 +123,8 @@ def show(comparison: "Comparison", html: Path | None) -> None:
     if bound is not None and bound.note:
         console.print(bound.note, style="dim", markup=False)
     console.print(comparison.verdict(), style="bold", markup=False)
+    if advice := comparison.advice():
+        console.print(advice, markup=False)
     if html is not None:
         console.print(f"The page: {html}", markup=False)
 

@@ -2,9 +2,10 @@
 
 import importlib.metadata
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from forebay.cli import (
     backtest,
@@ -27,10 +28,48 @@ from forebay.cli import (
     usage,
     world,
 )
-from forebay.domain.errors import ForebayError
+from forebay.domain.errors import BadInput, ForebayError
+
+VALUE_CHARS_MAX = 100
+_PLAINLY = (
+    ("Input should be ", ""),
+    ("a valid integer", "a whole number"),
+    ("a valid number", "a number"),
+    ("less than or equal to", "at most"),
+    ("greater than or equal to", "at least"),
+)
+
+
+class Verbs(TyperGroup):
+    """All verbs; what is wrong with an option's value is said as every other bad input is."""
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """Run a verb. Raises BadInput for a value that its option does not take."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as bad:
+            if type(bad) is not typer.BadParameter:
+                raise  # an option that is missing has no value
+            raise BadInput(_bad_value(bad)) from None
+
+
+def _bad_value(bad: typer.BadParameter) -> str:
+    """Place, what was found, what is allowed; in the words of the parser where it does not tell them apart."""
+    place = bad.format_message().removeprefix("Invalid value for ").partition(": ")[0].replace("'", "")
+    verb = bad.ctx.command_path.partition(" ")[2] if bad.ctx is not None else ""
+    errors = getattr(bad.__cause__, "errors", None)
+    if errors is None:
+        return f"{place}: {bad.message}; see `forebay {verb} --help`"
+    wrong = errors()[0]
+    allowed = wrong["msg"].partition(", unable to parse")[0]
+    for said, plain in _PLAINLY:
+        allowed = allowed.replace(said, plain)
+    return f"{place}: found {str(wrong['input'])[:VALUE_CHARS_MAX]!r}; allowed: {allowed}; see `forebay {verb} --help`"
+
 
 app = typer.Typer(
     name="forebay",
+    cls=Verbs,
     help="Forebay: the queue-first control plane for LLM inference on your own GPUs.\n\n"
     "Start with `forebay demo`, then `forebay up -c examples/quickstart.yaml`.",
     no_args_is_help=True,

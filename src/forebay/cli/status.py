@@ -12,10 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from forebay.cli import admin_client, output
+from forebay.controller.gateways import ATTAINMENT_SAMPLES_MIN, ATTAINMENT_WINDOW_S
 from forebay.controller.status import PoolStatus, Status
 from forebay.domain.units import format_duration
 
 RATE, COST = "req/min*", "$ so far"
+FEW = (
+    f"fewer than {ATTAINMENT_SAMPLES_MIN} first tokens of streams in the last {format_duration(ATTAINMENT_WINDOW_S)}; "
+    "answers that aren't streamed have none to time"
+)
 STATE_ORDER = ("ready", "requested", "provisioning", "loading", "draining", "failed")
 
 
@@ -65,7 +70,8 @@ def render(found: Status) -> RenderableType:
     for pool in found.pools:
         table.add_row(*_row(pool))
     inside = " · † inside the engines" if any(pool.waiting_in_engines for pool in found.pools) else ""
-    parts: list[RenderableType] = [table, Text(f"* preemptible tiers are left out{inside}", style="dim"), _replicas(found)]
+    few = f"\n‡ {FEW}" if any(pool.unknown.get("ttft_attainment") == "few" for pool in found.pools) else ""
+    parts: list[RenderableType] = [table, Text(f"* preemptible tiers are left out{inside}{few}", style="dim"), _replicas(found)]
     for pool in found.pools:
         parts += [Text(f"! {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
     parts += [Text(f"! {problem}", style="bold red") for problem in found.problems]
@@ -90,7 +96,8 @@ def _row(pool: PoolStatus) -> list[str]:
 
 
 def _number(pool: PoolStatus, signal: str, value: float | None, form: str) -> str:
-    return f"– [dim]{pool.unknown.get(signal, 'unknown')}[/dim]" if value is None else form.format(value)
+    why = pool.unknown.get(signal, "unknown")
+    return f"– [dim]{why}{'‡' if why == 'few' else ''}[/dim]" if value is None else form.format(value)
 
 
 def _usd(cost_usd: float | None) -> str:

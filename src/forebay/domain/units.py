@@ -85,6 +85,11 @@ def format_duration(seconds: float) -> str:
     return "".join(pieces[:2])
 
 
+def format_time(seconds: float) -> str:
+    """``seconds`` for people beside others: as `format_duration`, but never in milliseconds (``0s``, ``0.25s``)."""
+    return f"{round(seconds, 2):g}s" if abs(seconds) < 1 else format_duration(seconds)
+
+
 def format_span(start_s: float, duration_s: float | None) -> str:
     """A part of a trace for people: ``from 2d for 6h``, or ``from 2d on`` where it goes to the end (None, or endless)."""
     since = f"from {format_duration(start_s) if start_s else '0s'}"

@@ -24,6 +24,7 @@ THIN_BYTES_MIN = 64 * 1024
 RUN_BYTES = 8 * 1024
 """So long without a quotation mark is the inside of a long string, or numbers."""
 ESCAPE_BYTES_MAX = 8
+_BRACKETS = (b"[", b"]", b"{", b"}")
 _NOT_IN_STRINGS = frozenset(b":,]} \t\r\n")
 """One of these follows the end of a string; its beginning is followed by another, mostly."""
 
@@ -87,22 +88,35 @@ _encode = msgspec.json.Encoder().encode
 
 
 def thinned(body: bytes) -> bytes:
-    """``body`` (JSON) without most of the inside of its long strings: these are found by searches, in a tenth of the time.
+    """``body`` (JSON) without most of the inside of its long strings and flat lists: found by searches, in a tenth of the time.
 
     A string that is read may lose its inside too; of those only a ``stop`` may be long.
     """
     parts: list[bytes] = []
     kept = at = 0
     while at + RUN_BYTES <= len(body):
-        end = body.find(b'"', at + RUN_BYTES) if body.find(b'"', at, at + RUN_BYTES) < 0 else -1
-        begin = body.rfind(b'"', kept, at) + 1 if end > 0 else 0
-        if begin and body[begin] not in _NOT_IN_STRINGS:
+        if body.find(b'"', at, at + RUN_BYTES) >= 0:
+            at += RUN_BYTES
+            continue
+        quote = body.find(b'"', at + RUN_BYTES)
+        end = quote if quote > 0 else len(body)
+        begin = body.rfind(b'"', kept, at) + 1
+        if begin and quote > 0 and body[begin] not in _NOT_IN_STRINGS:
             first, last = _between_escapes(body, at), _between_escapes(body, end - RUN_BYTES // 2)
-            if 0 < first < last:
-                parts.append(body[kept:first])
-                kept = last
-        at = max(at + RUN_BYTES, end)
+        else:
+            first, last = _between_numbers(body, at, end)
+        if 0 < first < last:
+            parts.append(body[kept:first])
+            kept = last
+        at = end
     return b"".join([*parts, body[kept:]]) if parts else body
+
+
+def _between_numbers(body: bytes, at: int, end: int) -> tuple[int, int]:
+    """The first and the last comma of a flat list that goes from before ``at`` to near ``end``; 0, 0 where it is none, or not flat."""
+    first, last = body.find(b",", at, at + RUN_BYTES), body.rfind(b",", at, body.rfind(b"]", at, end) + 1)
+    flat = 0 < first < last and all(body.find(bracket, first, last) < 0 for bracket in _BRACKETS)
+    return (first, last) if flat else (0, 0)
 
 
 def _between_escapes(body: bytes, at: int) -> int:

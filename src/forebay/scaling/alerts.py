@@ -1,7 +1,7 @@
 """What a person should hear of, and since when. An alert is a condition that holds now; whoever notifies tracks its ends."""
 
 from forebay.domain.scaling import Alert, AlertKind, Term
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_time
 from forebay.scaling.memory import Memory
 from forebay.scaling.sight import Sight
 from forebay.spec.types import Scaling, Slo
@@ -29,7 +29,7 @@ def raised(
     found: list[Alert] = []
     pending_since_s = (sight.oldest_overdue_s if sight.oldest_overdue_s is not None else now_s) + settings.pending_alert_s
     if sight.overdue and now_s >= pending_since_s:
-        message = f"{sight.overdue} pending for longer than {format_duration(settings.pending_alert_s)} and overdue; not counted as supply"
+        message = f"{sight.overdue} pending for longer than {format_time(settings.pending_alert_s)} and overdue; not counted as supply"
         found.append(Alert(AlertKind.PENDING_TOO_LONG, pool, message, pending_since_s))
     blind = {key: since_s for key, since_s in memory.unknown_since_s.items() if now_s - since_s >= settings.unknown_alert_s}
     if blind:

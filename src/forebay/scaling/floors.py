@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from forebay.domain.scaling import Term, TermKind
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_time
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import PoolCapacity, whole_replicas
 from forebay.scaling.economics import Prices, whole
@@ -30,7 +30,7 @@ def minimum(settings: Scaling) -> Term:
 def scheduled(active: Active, wall_s: float) -> Term:
     """The scheduled minimum of the calendar."""
     entry = active.entry
-    early = f", asked for {format_duration(active.start_s - wall_s)} ahead of its start" if wall_s < active.start_s else ""
+    early = f", asked for {format_time(active.start_s - wall_s)} ahead of its start" if wall_s < active.start_s else ""
     return Term(
         "calendar",
         TermKind.FLOOR,
@@ -45,7 +45,7 @@ def demanded(demand: Demand, capacity: PoolCapacity, fraction: float = 0.0) -> T
     replicas = whole_replicas(demand.proven - fraction)
     each = f", one replica serves {per_time(capacity.rate_per_s)}" if capacity.rate_per_s else ""
     limit = f", limited by {demand.unit}" if demand.unit != "requests" else ""
-    certain = f"at least {demand.proven:.2f} replicas' worth over {format_duration(demand.window_s)}"
+    certain = f"at least {demand.proven:.2f} replicas' worth over {format_time(demand.window_s)}"
     return Term(
         "demand",
         TermKind.FLOOR,
@@ -67,7 +67,7 @@ def forecasted(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> Term
     expected = outlook.expected_per_s / rate
     replicas = whole(expected * outlook.headroom_start)
     because = (
-        f"{per_time(outlook.expected_per_s)} expected in {format_duration(outlook.horizon_s)} ({outlook.method}), {expected:.2f} replicas'"
+        f"{per_time(outlook.expected_per_s)} expected in {format_time(outlook.horizon_s)} ({outlook.method}), {expected:.2f} replicas'"
         f" worth; × {outlook.headroom_start:.2f} is what its errors are worth with a miss at {prices.miss_usd / prices.idle_usd:.3g} × idle"
     )
     numbers = {
@@ -93,7 +93,7 @@ def awake(wake_s: float, cold_start_s: float) -> Term | None:
     """One, where a start takes longer than the first request would wait; None where the pool may sleep."""
     if cold_start_s <= wake_s:
         return None
-    because = f"a start takes {format_duration(cold_start_s)}, and the first request would wait no longer than {format_duration(wake_s)}"
+    because = f"a start takes {format_time(cold_start_s)}, and the first request would wait no longer than {format_time(wake_s)}"
     return Term("awake", TermKind.FLOOR, 1, because, {"cold_start_s": cold_start_s, "wait_s": wake_s})
 
 
@@ -127,7 +127,7 @@ def buffered(
     ramp = candidates[origin]
     added = whole_replicas(ramp * cold_start_s / capacity.rate_per_s - BUFFER_NOISE_REPLICAS)
     because = (
-        f"{base} for demand + {added}: a ramp of {ramp * 3600:.4g}/min/min ({origin}) × {format_duration(cold_start_s)} cold start"
+        f"{base} for demand + {added}: a ramp of {_number(ramp * 3600)}/min/min ({origin}) × {format_time(cold_start_s)} cold start"
         f" ÷ {per_time(capacity.rate_per_s)} per replica"
     )
     numbers = {
@@ -162,5 +162,10 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 
 def per_time(rate_per_s: float) -> str:
-    """A request rate for people: per second where that is a number of some size, else per minute."""
-    return f"{rate_per_s:.4g}/s" if rate_per_s >= 10 else f"{rate_per_s * 60:.4g}/min"
+    """A request rate for people: always per minute, as in `forebay status`, so that two of them compare at a glance."""
+    return f"{_number(rate_per_s * 60)}/min"
+
+
+def _number(value: float) -> str:
+    """Four figures, and all before the point."""
+    return f"{value:.4g}" if value < 9999.5 else f"{value:.0f}"

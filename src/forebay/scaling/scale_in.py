@@ -12,7 +12,7 @@ import math
 import msgspec
 
 from forebay.domain.scaling import Term, TermKind
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_time
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import REPLICAS_MAX, whole_replicas
 from forebay.scaling.memory import Memory
@@ -68,7 +68,7 @@ def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None,
     calm_s = settings.in_calm_s if foreseen is None else foreseen.calm_s
     numbers = {"calm_s": held_s, "waiting": sight.waiting, "kv_usage": sight.kv_most}
     if memory.calm.since_s is None or held_s < calm_s:
-        state = f"calm for {format_duration(held_s)} of {format_duration(calm_s)}"
+        state = f"calm for {format_time(held_s)} of {format_time(calm_s)}"
         return _hold("hold_calm", desired, f"{state} ({sight.waiting:.0f} waiting, KV {sight.kv_most:.0%} used)", numbers)
     every_s = settings.in_step_every_s if foreseen is None else max(foreseen.gather_s, settings.in_step_every_s)
     fraction = settings.in_step_fraction * (every_s / settings.in_step_every_s if settings.in_step_every_s > 0 else 1.0)
@@ -78,7 +78,7 @@ def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None,
     if sight.draining >= size:
         return _hold("hold_drain", desired, f"{sight.draining} still draining from the last step", numbers)
     if memory.stepped_s is not None and sight.now_s - memory.stepped_s < every_s:
-        return _hold("hold_step", desired, f"the last step was less than {format_duration(every_s)} ago", numbers)
+        return _hold("hold_step", desired, f"the last step was less than {format_time(every_s)} ago", numbers)
     held = _for_demand(demand, settings) if foreseen is None else foreseen.keep
     holding = max(held, _for_kv(sight, settings))
     target = max(desired - size, wanted, holding)
@@ -86,9 +86,7 @@ def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None,
     spare = f"{settings.in_margin:.0%} to spare" if foreseen is None else "what the forecast holds worth keeping"
     if target >= desired:
         return _hold("hold_load", desired, f"{desired - 1} would not hold the load with {spare}: that takes {holding}", numbers)
-    return Term(
-        "scale_in", TermKind.SCALE_IN, target, f"calm for {format_duration(held_s)}, and {target} hold the load with {spare}", numbers
-    )
+    return Term("scale_in", TermKind.SCALE_IN, target, f"calm for {format_time(held_s)}, and {target} hold the load with {spare}", numbers)
 
 
 def _for_demand(demand: Demand | None, settings: Scaling) -> int:

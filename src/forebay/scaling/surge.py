@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from forebay.domain.scaling import Term, TermKind
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_time
 from forebay.scaling import spread
 from forebay.scaling.arrivals import READING_S, summed
 from forebay.scaling.capacity import PoolCapacity
@@ -78,7 +78,7 @@ def surged(surge: Surge, capacity: PoolCapacity) -> Term:
     worth = surge.ahead_per_s / (capacity.rate_per_s or math.inf)
     because = (
         f"{per_time(surge.now_per_s)} arrive, {surge.now_per_s / max(surge.before_per_s, 1e-9):.3g} times what came"
-        f" {format_duration(SINCE_S)} ago; {per_time(surge.ahead_per_s)} where that leads"
+        f" {format_time(SINCE_S)} ago; {per_time(surge.ahead_per_s)} where that leads"
     )
     numbers = {
         "before_per_s": surge.before_per_s,

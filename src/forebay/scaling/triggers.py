@@ -8,7 +8,7 @@ it relieves before the next one is asked for.
 from itertools import pairwise
 
 from forebay.domain.scaling import Term, TermKind
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_time
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import PoolCapacity, whole_replicas
 from forebay.scaling.memory import Memory
@@ -36,8 +36,8 @@ def queue(sight: Sight, memory: Memory, settings: Scaling, capacity: PoolCapacit
     from_zero = sight.ready == 0 and sight.waiting > 0
     if not from_zero and (memory.waiting.since_s is None or held_s < settings.out_waiting_for_s):
         because = (
-            f"not pulled: {sight.waiting:.0f} waiting{_inside(sight)}, {per_replica:.1f} per ready replica, for {format_duration(held_s)}"
-            f" (more than {settings.out_waiting_per_replica:g} for {format_duration(settings.out_waiting_for_s)} pulls it)"
+            f"not pulled: {sight.waiting:.0f} waiting{_inside(sight)}, {per_replica:.1f} per ready replica, for {format_time(held_s)}"
+            f" (more than {settings.out_waiting_per_replica:g} for {format_time(settings.out_waiting_for_s)} pulls it)"
         )
         return Term("queue", TermKind.TRIGGER, 0, because, numbers)
     wanted = sight.ready + 1
@@ -51,7 +51,7 @@ def queue(sight: Sight, memory: Memory, settings: Scaling, capacity: PoolCapacit
         if spared_s > 0:
             coming += f", which will have worked off {spared_s / backlog_s:.0%} by the time a new one serves"
     because = (
-        f"{sight.waiting:.0f} waiting{_inside(sight)}, {per_replica:.1f} per ready replica, for {format_duration(held_s)}:"
+        f"{sight.waiting:.0f} waiting{_inside(sight)}, {per_replica:.1f} per ready replica, for {format_time(held_s)}:"
         f" {wanted} would work it off ({sight.ready} ready, {coming})"
     )
     return Term("queue", TermKind.TRIGGER, wanted, because, numbers)
@@ -90,10 +90,10 @@ def tokens(sight: Sight, memory: Memory, settings: Scaling, capacity: PoolCapaci
     said = f"{in_flight:.0f} tokens in flight on the middle replica, {times:.2f} times those at the promise"
     confirmed = memory.breach.since_s is not None and late_s >= settings.out_waiting_for_s
     if times <= TOKENS_TIMES or not confirmed or not _settled(sight, memory, settings):
-        pulls = f"more than {TOKENS_TIMES:g} with first tokens late for {format_duration(settings.out_waiting_for_s)} pulls it"
+        pulls = f"more than {TOKENS_TIMES:g} with first tokens late for {format_time(settings.out_waiting_for_s)} pulls it"
         return Term("tokens", TermKind.TRIGGER, 0, f"not pulled: {said} ({pulls})", numbers)
     wanted = max(sight.ready + 1, whole_replicas(sight.ready * min(times, TOKENS_GROWTH_MAX)))
-    because = f"{said}, and first tokens late for {format_duration(late_s)} ({sight.ready} ready, {sight.pending} starting)"
+    because = f"{said}, and first tokens late for {format_time(late_s)} ({sight.ready} ready, {sight.pending} starting)"
     return Term("tokens", TermKind.TRIGGER, wanted, because, numbers)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from forebay.domain.scaling import Term
-from forebay.domain.units import format_duration
+from forebay.domain.units import format_time
 from forebay.scaling import arrivals, caps, floors, surge, triggers
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import Prices
@@ -122,7 +122,7 @@ def _gathered(forecast: Term, facts: Facts) -> Term:
     more = (spare or forecast).replicas - sight.desired
     if rose_s is None or sight.now_s - rose_s >= until_s or not 0 < more <= GATHERED_MAX * sight.desired:
         return forecast
-    because = f"{forecast.because}; {more} more are put off until {format_duration(until_s)} after the last"
+    because = f"{forecast.because}; {more} more are put off until {format_time(until_s)} after the last"
     return msgspec.structs.replace(forecast, replicas=max(0, forecast.replicas - more), because=because)
 
 

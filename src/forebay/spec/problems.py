@@ -17,6 +17,8 @@ PROBLEMS_MAX = 200
 SHOWN_CHARS_MAX = 60
 SECRET_CHARS_SHOWN = 6
 SIMILARITY_MIN = 0.55
+SUGGESTED_MAX = 3
+"""Places that are named for one key."""
 
 _KEY = re.compile(r"(?<![A-Za-z0-9])(sk-[^\s…]{0,3})\S*")
 
@@ -82,12 +84,12 @@ class Problems:
             return
         self.kept.append(Problem(place.file, max(1, place.line), place.path or "document", found, allowed, hint))
 
-    def unknown_key(self, place: Place, key: str, known: Iterable[str]) -> None:
-        """Report a key that isn't known, with the nearest that is."""
+    def unknown_key(self, place: Place, key: str, known: Iterable[str], inside: Iterable[str] = ()) -> None:
+        """Report a key that isn't known, with the nearest that is. ``inside``: paths of keys further down (``in.calm``)."""
         names = list(known)
         # Looking for the nearest name is the slow part, and pointless for what is only counted.
-        full = len(self.kept) >= PROBLEMS_MAX
-        self.add(place, "an unknown key", listed(names, most=20), "" if full else did_you_mean(key, names))
+        hint = "" if len(self.kept) >= PROBLEMS_MAX else nearest_key(key, names, list(inside))
+        self.add(place, "an unknown key", listed(names, most=20), hint)
 
     def unknown(self, place: Place, name: str, known: Iterable[str], what: str) -> None:
         """Report a reference to a ``what`` that isn't there, with the nearest names."""
@@ -134,5 +136,21 @@ def listed(names: Iterable[str], most: int = 12) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A question naming the nearest known name, or an empty string."""
     candidates = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(name[:SHOWN_CHARS_MAX].lower(), list(candidates), n=1, cutoff=SIMILARITY_MIN)
+    near = _nearest(name, candidates)
     return f'did you mean "{printable(candidates[near[0]])}"?' if near else ""
+
+
+def _nearest(name: str, known: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name[:SHOWN_CHARS_MAX].lower(), list(known), n=1, cutoff=SIMILARITY_MIN)
+
+
+def nearest_key(key: str, known: Iterable[str], inside: Iterable[str]) -> str:
+    """A question naming what ``key`` may stand for: a key of just this name further down, one much like it here, or one further down."""
+    by_name: dict[str, list[str]] = {}
+    for path in inside:
+        by_name.setdefault(path.rpartition(".")[2], []).append(path)
+    exact = by_name.get(key.lower())
+    if exact is None and (here := did_you_mean(key, known)):
+        return here
+    near = exact or next((by_name[name] for name in _nearest(key, by_name)), [])
+    return f"did you mean {' or '.join(quoted(path) for path in near[:SUGGESTED_MAX])}?" if near else ""

@@ -109,7 +109,7 @@ class Record(Kind):
         for key, entry in node.entries.items():
             here = place.key(key[:3] + "…" if self.secret and key not in known else key, entry.line)
             if key not in known:
-                problems.unknown_key(here, key, known)
+                problems.unknown_key(here, key, known, self.inside())
             elif not (isinstance(entry.value, Scalar) and entry.value.is_null):
                 self._keep(got, known[key], entry.value, here, problems)
         for key, wanted in known.items():
@@ -117,6 +117,14 @@ class Record(Kind):
                 problems.add(place.key(key), "nothing", wanted.kind.words, "add it")
                 got.bad.add(key)
         return got
+
+    def inside(self) -> list[str]:
+        """Paths of all keys further down, where no name of the user's stands between (``in.calm``)."""
+        found: list[str] = []
+        for outer in self.fields:
+            if isinstance(outer.kind, Record):
+                found += [f"{outer.key}.{path}" for path in (*(one.key for one in outer.kind.fields), *outer.kind.inside())]
+        return found
 
     @staticmethod
     def _keep(got: Got, wanted: Field, node: Node, place: Place, problems: Problems) -> None:

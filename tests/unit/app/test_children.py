@@ -7,7 +7,18 @@ import sys
 
 import pytest
 
-from forebay.app.children import BACKOFF_S_MAX, BACKOFF_S_MIN, CANNOT_START, HEALTHY_AFTER_S, Child, Lifeline, reap
+from forebay.app.children import (
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
+    CANNOT_START,
+    HEALTHY_AFTER_S,
+    LIFELINE,
+    Above,
+    Child,
+    Lifeline,
+    how_it_ended,
+    reap,
+)
 
 
 class Pretended(Child):
@@ -117,3 +128,37 @@ def test_the_dead_are_collected_with_their_codes(code, told):
     assert (process.pid, told) in reap()
     process.returncode = told  # reaped behind its back
     assert (process.pid, told) not in reap()
+
+
+def test_who_started_this_is_gone_when_its_lifeline_closes(lifeline, monkeypatch):
+    monkeypatch.setenv(LIFELINE, str(lifeline.read_fd))
+    above = Above()
+    assert not above.gone()
+    another = Lifeline()
+    monkeypatch.setenv(LIFELINE, str(another.read_fd))
+    cut = Above()
+    another.close()
+    assert cut.gone()
+    assert not above.gone()
+    os.close(another.read_fd)
+
+
+@pytest.mark.parametrize("words", [None, "", "none", "99999"])
+def test_who_was_started_by_a_person_hangs_on_nobody(words, monkeypatch):
+    monkeypatch.delenv(LIFELINE, raising=False)
+    if words is not None:
+        monkeypatch.setenv(LIFELINE, words)
+    assert not Above().gone()
+
+
+def test_a_descriptor_that_is_no_pipe_is_no_lifeline(tmp_path, monkeypatch):
+    with (tmp_path / "file").open("w+") as file:
+        monkeypatch.setenv(LIFELINE, str(file.fileno()))
+        assert not Above().gone()
+
+
+def test_an_end_by_sigkill_is_said_without_a_guess_at_who_it_was():
+    assert how_it_ended(137) == "was killed (SIGKILL: by somebody, or by the kernel because memory ran out)"
+    assert how_it_ended(139) == "died of signal 11"
+    assert how_it_ended(0) == "ended with exit code 0"
+    assert how_it_ended(CANNOT_START) == "ended with exit code 127"

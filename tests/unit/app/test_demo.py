@@ -1,11 +1,15 @@
+import fcntl
+
 import msgspec
 import pytest
 
 from forebay.app.config import decode
 from forebay.app.demo import picture, show
+from forebay.app.demo import story as telling
 from forebay.app.demo.scenario import Scenario, spec_yaml
-from forebay.app.demo.story import Look, Story
+from forebay.app.demo.story import Fleet, Look, Story
 from forebay.app.demo.summary import DemoSummary, buffer_replicas, buffer_usd_per_hour, summarise
+from forebay.domain.errors import BadInput
 from forebay.engine.catalogue import PROFILES
 from forebay.loadgen.report import Quantiles, Record, ReplayReport
 from forebay.scaling.capacity import pool_capacity
@@ -74,3 +78,14 @@ def test_the_page_holds_both_stories_and_the_picture(tmp_path):
     text = show.page(DemoSummary(3, one, msgspec.structs.replace(one, ttft_p95_s=168.9)), png)
     assert "168.90" in text
     assert text.count("<tr>") == 1 + len(show.ROWS)
+
+
+def test_a_folder_in_which_another_demo_runs_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(telling, "FREE_REAL_S_MAX", -1.0)
+    lock = tmp_path / "out" / "with-buffer" / "state" / "lock"
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(BadInput) as caught:
+            Fleet(tmp_path / "out" / "with-buffer", "nothing is read of this")
+    assert str(caught.value) == f"--out: another demo runs in {tmp_path / 'out'}; end it, or name another folder"

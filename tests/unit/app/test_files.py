@@ -16,6 +16,7 @@ from forebay.app.files import (
     announce,
     announced,
     check_ready_file,
+    remove_unfinished,
     save_spec,
     saved_spec,
     state_folder,
@@ -46,6 +47,18 @@ def test_what_can_not_be_written_leaves_what_was_there(tmp_path):
     assert os.listdir(tmp_path) == ["folder"]
     with pytest.raises(ForebayError, match="No such file or directory"):
         write_whole(tmp_path / "none" / "file", b"one")
+
+
+def test_what_a_killed_process_left_unfinished_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    gone.wait()
+    stray, living = tmp_path / f"spec.msgpack.{gone.pid}.part", tmp_path / f"spec.msgpack.{os.getpid()}.part"
+    others = [tmp_path / name for name in ("spec.msgpack", "a.part", ".part", f"note.{'9' * 40}.part")]
+    for path in (stray, living, *others):
+        path.write_text("x")
+    remove_unfinished(tmp_path)
+    assert not stray.exists()
+    assert all(path.exists() for path in (living, *others))
 
 
 def test_a_ready_file_is_json(tmp_path):

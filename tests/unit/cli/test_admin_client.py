@@ -86,6 +86,20 @@ def test_without_a_word_it_is_the_one_here_or_else_the_only_one(tmp_path):
     assert admin_url(None, None) == "http://127.0.0.1:4"
 
 
+def test_the_fleet_that_was_found_elsewhere_is_named_by_its_state_folder(tmp_path, capsys):
+    announce(Path("/another/fleet"), HERE)
+    admin_url(None, None)
+    assert (
+        capsys.readouterr().err == "forebay: nothing runs in .forebay here; this is the only one on this machine: --state /another/fleet\n"
+    )
+    admin_client.gateway_urls(None, None)
+    assert capsys.readouterr().err == "", "once is enough"
+    (tmp_path / ".forebay").mkdir()
+    write_value(tmp_path / ".forebay" / "up.json", HERE)
+    admin_url(None, None)
+    assert capsys.readouterr().err == ""
+
+
 def test_an_answer_is_decoded(answers):
     opener = answers(200, b'{"a": 1}')
     assert ask("http://h", "/v1/status", {}, dict[str, int]) == {"a": 1}

@@ -115,6 +115,18 @@ def test_a_declared_rate_far_from_the_computed_one_is_a_warning(tmp_path: Path) 
         assert bool(summary["warnings"]) is warned, factor
 
 
+@pytest.mark.parametrize(("context", "warned"), [(8192, True), (131072, False)])
+def test_a_model_context_below_that_of_its_emulated_engines_is_a_warning_with_both_numbers(
+    tmp_path: Path, context: int, warned: bool
+) -> None:
+    path = tmp_path / "forebay.yaml"
+    path.write_text(MINE.format(ttft="1s", rate="") + f"models: {{chat: {{context: {context}}}}}\n")
+    result = runner.invoke(app, ["check", str(path), "--json", "-"])
+    warnings = json.loads(result.stdout)["warnings"]
+    said = "models.chat.context is 8192, but emulated engines of pool chat take 131072 tokens, as their profile says: "
+    assert [warning.startswith(said) for warning in warnings] == [True] * warned
+
+
 def test_warm_nodes_are_for_the_lab_and_worth_a_share_of_the_price(tmp_path: Path) -> None:
     for share, told in ((0.1, 1), (1.0, 2)):
         file = tmp_path / "forebay.yaml"

@@ -76,6 +76,19 @@ def test_what_waits_inside_engines_is_shown_beside_what_waits_in_lanes():
     assert "†" not in shown(status.render(STATUS))
 
 
+def test_too_few_first_tokens_are_said_to_be_those_of_streams():
+    text = shown(
+        status.render(
+            msgspec.structs.replace(
+                STATUS, pools=(msgspec.structs.replace(POOL, ttft_attainment=None, unknown={"ttft_attainment": "few"}),)
+            )
+        )
+    )
+    assert "– few‡" in text
+    assert "‡ fewer than 20 first tokens of streams in the last 5m; answers that aren't streamed have none to time" in text
+    assert "‡" not in shown(status.render(STATUS))
+
+
 def test_an_address_comes_through_a_pipe_whole_and_is_never_cut(answers):
     pipe = CliRunner(env={"COLUMNS": None}).invoke(app, ["status", "--admin", "http://h:1"]).stdout
     assert LONG in pipe

@@ -10,6 +10,7 @@ from forebay.domain.units import (
     format_duration,
     format_share,
     format_span,
+    format_time,
     parse_duration_s,
     parse_ramp_per_s2,
     parse_rate_per_s,
@@ -65,6 +66,18 @@ def test_a_formatted_duration_reads_back_to_the_same_order(milliseconds):
     seconds = milliseconds / 1000
     shown = parse_duration_s(format_duration(seconds)) if seconds else 0.0
     assert math.isclose(shown, seconds, rel_tol=0.05, abs_tol=0.001)
+
+
+def test_times_beside_each_other_are_never_in_milliseconds():
+    assert [format_time(seconds) for seconds in (0.0, 0.004, 0.25, 0.999, 42.5, 90, -0.25)] == [
+        "0s",
+        "0s",
+        "0.25s",
+        "1s",
+        "42.5s",
+        "1m30s",
+        "-0.25s",
+    ]
 
 
 @pytest.mark.parametrize(

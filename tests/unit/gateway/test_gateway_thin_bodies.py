@@ -25,7 +25,9 @@ def test_a_long_prompt_is_hardly_looked_at():
 
 
 RUN = 128
-PIECES = st.sampled_from(["word " * RUN, 'say "hi"', "\\", "\n", "\u00e9\U0001f600" * RUN, ":,]}" * RUN, "x" * RUN, '"'])
+PIECES = st.sampled_from(
+    ["word " * RUN, ", 7]" * RUN, " 1, 2" * RUN, 'say "hi"', "\\", "\n", "\u00e9\U0001f600" * RUN, ":,]}" * RUN, "x" * RUN, '"']
+)
 
 
 @settings(deadline=None, max_examples=80)
@@ -48,9 +50,19 @@ def test_whatever_is_in_it_the_same_is_read(texts, ascii_only, indent, order, st
         assert plainly(thinned(asked)).max_tokens == 9
 
 
-def test_long_lists_of_numbers_are_no_strings():
-    asked = json.dumps({"model": "m", "prompt": list(range(THIN_BYTES_MIN)), "max_tokens": 3}).encode()
+@pytest.mark.parametrize("order", [("model", "prompt", "max_tokens"), ("prompt", "max_tokens", "model"), ("model", "max_tokens", "prompt")])
+def test_a_long_prompt_of_token_ids_is_hardly_looked_at_wherever_it_stands(order):
+    """As the last field it was searched for its end anew every 8 KiB: 1.6 s for 4 million ids."""
+    fields = {"model": "m", "prompt": list(range(2 * THIN_BYTES_MIN)), "max_tokens": 3}
+    asked = json.dumps({name: fields[name] for name in order}).encode()
+    assert len(thinned(asked)) < 3 * RUN_BYTES
+    assert decode(asked) == plainly(asked)
+
+
+def test_lists_of_lists_are_left_whole():
+    asked = json.dumps({"model": "m", "prompt": [list(range(100))] * 1000, "max_tokens": 3}).encode()
     assert thinned(asked) is asked
+    assert decode(asked) == plainly(asked)
 
 
 @pytest.mark.parametrize("broken", [b"", b'"', b'{"model":"m","max_tokens":"many"', b"}"])

@@ -1,5 +1,7 @@
 """The floors, with numbers worked by hand."""
 
+import re
+
 import pytest
 
 from forebay.domain.errors import BadInput
@@ -165,3 +167,13 @@ def test_a_time_zone_that_does_not_exist_is_refused_before_anything_starts():
     entry = CalendarEntry("day", ("chat",), (0,), 0.0, 3600.0, "Europe/Atlantis", 3)
     with pytest.raises(BadInput, match=r"day.*Europe/Atlantis"):
         QueueFirst(Scaling(), PoolCapacity(rate_per_s=1.0), (entry,), "chat")
+
+
+@pytest.mark.parametrize("per_min", [3.0, 100.0, 4_000.0, 60_000.0])
+def test_an_explanation_says_every_rate_per_minute_and_no_time_in_milliseconds(make_pool, per_min):
+    """12/s beside 300/min, and 0ms beside 30s, can't be compared at a glance."""
+    pool = make_pool(ramp_per_s2=RAMP, max_replicas=2_000)
+    for now_s in (0.0, 1.0, 60.0):
+        said = " ".join(term.because for term in pool.at(now_s, per_min=per_min).terms)
+        assert f"{per_min:.0f}/min arrive, one replica serves 50/min" in said
+        assert not re.search(r"[0-9]/s|[0-9]ms", said), said

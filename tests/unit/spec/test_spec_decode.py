@@ -257,6 +257,21 @@ class TestMeaning:
 MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
     # name: (text after POOL, line, path, words that must be found, words of the hint)
     "unknown key": ("    modle: x\n", 5, "pools.chat.modle", "an unknown key", 'did you mean "model"?'),
+    "key of a section further down": (
+        "    scaling: {calm: 5m}\n",
+        5,
+        "pools.chat.scaling.calm",
+        "an unknown key",
+        'did you mean "forecast.calm" or "in.calm"?',
+    ),
+    "key much like one further down": (
+        "    scaling: {waitng_per_replica: 3}\n",
+        5,
+        "pools.chat.scaling.waitng_per_replica",
+        "an unknown key",
+        'did you mean "out.waiting_per_replica"?',
+    ),
+    "key of two sections further down": ("    kv: 1\n", 5, "pools.chat.kv", "an unknown key", '"scaling.out.kv" or "scaling.in.kv"?'),
     "unknown model": ("    model: lama\nmodels: {llama: {}, other: {}}\n", 5, "pools.chat.model", '"lama"', 'did you mean "llama"?'),
     "unknown hardware": (
         "    hardware: h10\nhardware: {h100: {memory: 80GB}}\n",

@@ -2,7 +2,8 @@
 
 from forebay.adapters.local.attached import AttachedFleet, attached_id
 from forebay.adapters.local.composite import CompositeFleet
+from forebay.adapters.local.contexts import Contexts
 from forebay.adapters.local.fleet import FleetTaken, LocalFleet
 from forebay.adapters.local.keeper import Pace
 
-__all__ = ["AttachedFleet", "CompositeFleet", "FleetTaken", "LocalFleet", "Pace", "attached_id"]
+__all__ = ["AttachedFleet", "CompositeFleet", "Contexts", "FleetTaken", "LocalFleet", "Pace", "attached_id"]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from forebay.adapters.local.contexts import Contexts
 from forebay.domain.replica import ReplicaView
 from forebay.ports.fleet import Fleet
 
@@ -35,8 +36,10 @@ class FleetPart(Fleet, Protocol):
 class CompositeFleet:
     """Passes each wish to the part whose pool or replica it is; wishes for unknown replicas do nothing."""
 
-    def __init__(self, parts: Sequence[FleetPart]) -> None:
+    def __init__(self, parts: Sequence[FleetPart], contexts: Contexts | None = None) -> None:
+        """``contexts`` is shown every replica that is observed."""
         self._parts = tuple(parts)
+        self._contexts = contexts
 
     @property
     def pools(self) -> frozenset[str]:
@@ -54,7 +57,10 @@ class CompositeFleet:
 
     async def observe(self) -> tuple[ReplicaView, ...]:
         """The parts' replicas, in the order of the parts."""
-        return tuple([view for part in self._parts for view in await part.observe()])
+        views = tuple([view for part in self._parts for view in await part.observe()])
+        if self._contexts is not None:
+            self._contexts.see(views)
+        return views
 
     async def ensure(self, pool: str, replica_ids: Sequence[str]) -> None:
         """Raises KeyError for a pool that no part owns."""
@@ -85,6 +91,8 @@ class CompositeFleet:
 
     async def close(self) -> None:
         """Each part, in order."""
+        if self._contexts is not None:
+            await self._contexts.close()
         for part in self._parts:
             await part.close()
 

@@ -276,7 +276,7 @@ def end_reason(code: int | None, tail: str) -> str:
     if code is None:
         reason = "its process ended (an earlier controller started it, so its exit code is in the log only)"
     elif code in _SIGKILL_CODES:
-        return "killed by SIGKILL (the kernel does that when memory runs out)"
+        return "was killed (SIGKILL: by somebody, or by the kernel because memory ran out)"
     elif code == 127:
         reason = "its command could not be started (exit code 127)"
     elif code < 0 or code > 128:

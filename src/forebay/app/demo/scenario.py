@@ -20,6 +20,8 @@ REPLICA_PER_MIN = 50.0
 COLD_START_S = 300.0
 GPU_HOUR_USD = 3.0
 PROMPT_TOKENS, OUTPUT_TOKENS = 500, 30
+STATE = "state"
+"""Its state folder, beside the configuration."""
 KEY = "sk-demo-interactive"
 
 
@@ -62,7 +64,7 @@ def spec_yaml(buffer: bool) -> str:
 speed: {SPEED:g}
 gateway: {{listen: 127.0.0.1:0}}
 admin: {{listen: 127.0.0.1:0}}
-state: state
+state: {STATE}
 hardware:
   demo-gpu: {{memory: 80GB, gpus: 1, price: {GPU_HOUR_USD}}}
 models:

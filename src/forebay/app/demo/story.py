@@ -1,7 +1,9 @@
 """One story: `forebay up` in a process of its own, the morning's requests sent to it, and what was seen meanwhile."""
 
 import asyncio
+import fcntl
 import json
+import os
 import random
 import signal
 import subprocess
@@ -15,16 +17,19 @@ import msgspec
 import uvloop
 
 from forebay.adapters.clock import MeasuringClock
-from forebay.app.demo.scenario import KEY, SPEED, TTFT_S, Scenario
-from forebay.app.files import Running
+from forebay.app.children import LIFELINE, Lifeline
+from forebay.app.demo.scenario import KEY, SPEED, STATE, TTFT_S, Scenario
+from forebay.app.files import LOCK_FILE, Running
 from forebay.controller.status import PoolStatus, Status
-from forebay.domain.errors import ForebayError
+from forebay.domain.errors import BadInput, ForebayError
 from forebay.loadgen.replay import ReplayOptions
 from forebay.loadgen.replay import run as replay
 from forebay.loadgen.report import ReplayReport
 
 START_REAL_S_MAX = 120.0
 STOP_REAL_S_MAX = 60.0
+FREE_REAL_S_MAX = 15.0
+"""How long the fleet of a demo that was killed may take to end, before the folder is said to be in use."""
 LOOK_EVERY_S = 5.0
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The demo talks to this machine only, whatever proxy is set."""
@@ -52,22 +57,27 @@ class Story(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """`forebay up` as a child process, found by its ready file, ended by SIGTERM."""
+    """`forebay up` as a child process, found by its ready file, ended by SIGTERM; a lifeline ends it however we end."""
 
     def __init__(self, folder: Path, spec_text: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        _until_free(folder)
         (folder / "forebay.yaml").write_text(spec_text)
         self._ready_file = folder / "ready.json"
         self._ready_file.unlink(missing_ok=True)
         self._log = (folder / "up.log").open("wb")
+        self._lifeline = Lifeline()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "forebay.cli.main", "up", "-c", str(folder / "forebay.yaml"), "--ready-file", str(self._ready_file)],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
+            pass_fds=(self._lifeline.read_fd,),
+            env={**os.environ, LIFELINE: str(self._lifeline.read_fd)},
             start_new_session=True,
         )
+        os.close(self._lifeline.read_fd)
 
     def wait_until_ready(self) -> Running:
         """Addresses; raises ForebayError with the log's end where it does not come up."""
@@ -94,8 +104,26 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        self._lifeline.close()
         self._log.close()
         return self._process.returncode
+
+
+def _until_free(folder: Path) -> None:
+    """Until no `forebay up` holds the state folder in ``folder``: raises BadInput where one does for longer than an end takes."""
+    deadline_s = time.monotonic() + FREE_REAL_S_MAX
+    try:
+        with (folder / STATE / LOCK_FILE).open() as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return
+                except BlockingIOError:
+                    if time.monotonic() > deadline_s:
+                        raise BadInput(f"--out: another demo runs in {folder.parent}; end it, or name another folder") from None
+                time.sleep(0.05)
+    except FileNotFoundError:
+        return
 
 
 def fetch_status(admin: str) -> PoolStatus:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from forebay.app.lab import candidates, summaries
+from forebay.app.lab.advice import advice
 from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.over_cores import over_cores
 from forebay.app.lab.policies import make
@@ -60,6 +61,14 @@ class Comparison(msgspec.Struct, frozen=True):
     def verdict(self) -> str:
         """What to tell whoever reads one sentence."""
         return summaries.verdict(self.summaries, {name: self.attained(name) for name in self.runs}, self.yardstick.promise)
+
+    def advice(self) -> str:
+        """What to try where nobody keeps the promise; else empty."""
+        ready, pool = self.ready, self.ready.request.pool
+        fixed = ready.peak_replicas if ready.peak_holds else None
+        hours = fixed_gpu_hours(ready)
+        cold_start_s = scenario(ready, ready.request.seed).cold_start.unshared_s
+        return advice(self.summaries, fixed, hours, pool.scaling.min_replicas, cold_start_s, self.yardstick.promise)
 
 
 def compared(
@@ -119,10 +128,16 @@ def _same_with_every_seed(runs: Sequence[RunResult]) -> bool:
 def measure(ready: Prepared, bound: Bound | None) -> Yardstick:
     """What every policy of this comparison is measured with."""
     request, profile = ready.request, ready.request.pool.profile
-    hour_usd = profile.gpus * profile.gpu_hour_usd if profile is not None else 0.0
-    static_usd = ready.peak_replicas * ready.duration_s / SECONDS_PER_HOUR * hour_usd
+    hour_usd = profile.gpu_hour_usd if profile is not None else 0.0
+    static_usd = fixed_gpu_hours(ready) * hour_usd
     tiers = tuple(tier.name for tier in request.tiers if not tier.preemptible)
     return Yardstick(bound.gpu_hours if bound else None, static_usd if hour_usd else None, request.pool.slo.attainment, tiers)
+
+
+def fixed_gpu_hours(ready: Prepared) -> float:
+    """Of as many replicas as the peak takes, all the time."""
+    profile = ready.request.pool.profile
+    return ready.peak_replicas * ready.duration_s / SECONDS_PER_HOUR * (profile.gpus if profile is not None else 1)
 
 
 def work(task: Task, tell: Tell) -> RunResult | Bound:
@@ -184,6 +199,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "static_replicas": ready.peak_replicas,
         "promise": comparison.yardstick.promise,
         "verdict": comparison.verdict(),
+        "advice": comparison.advice(),
         "notes": list(ready.notes),
         "skipped_rows": ready.skipped_rows,
         "policies": [summaries.as_json(line, comparison.runs[line.name]) for line in comparison.summaries],

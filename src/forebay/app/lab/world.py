@@ -55,6 +55,8 @@ class Prepared(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     skipped_rows: int = 0
     """Rows of the trace that were broken, and left out since that was asked for."""
+    peak_holds: bool = True
+    """``peak_replicas`` keep the promise through the busiest hour; if not, a note says why not."""
 
 
 def opened(request: LabRequest, seed: int, start_s: float, duration_s: float | None, tell: Tell | None = None) -> OpenedTrace:
@@ -124,6 +126,7 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
     return msgspec.structs.replace(
         ready,
         peak_replicas=max(peak, scaling.min_replicas),
+        peak_holds=holds,
         initial_replicas=min(max(first, scaling.min_replicas, 1), scaling.max_replicas),
         notes=(*_read(request, trace), *(_hopeless(request, found, peak, *idle) if idle else ()), *_notes(request, found, rate)),
     )

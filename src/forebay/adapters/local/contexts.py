@@ -1,0 +1,95 @@
+"""Whether an engine takes the context that the configuration says: one ready engine of each pool is asked, and a difference told once.
+
+The engine's word is ``max_model_len`` of ``/v1/models`` (vLLM, SGLang and emulated engines tell it). One that says nothing
+of it is believed to be as configured.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from forebay.domain.events import Event
+from forebay.domain.replica import ReplicaState, ReplicaView
+from forebay.ports.clock import Clock
+from forebay.ports.events import EventSink
+from forebay.ports.upstream import FetchFailed, Upstream, fetch, get_request
+from forebay.spec.types import Pool, Spec
+
+MODELS_PATH = "/v1/models"
+BODY_BYTES_MAX = 2**20
+TIMEOUT_REAL_S = 2.0
+TRIES_MAX = 3
+"""An engine that does not answer is asked so often in all."""
+
+
+class _Model(msgspec.Struct):
+    id: str = ""
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+class Contexts:
+    """Asks beside whoever shows it replicas; `close` ends what is under way."""
+
+    def __init__(self, spec: Spec, upstream: Upstream, clock: Clock, sink: EventSink) -> None:
+        declared = {model.name: model.context_tokens for model in spec.models}
+        self._open = {pool.name: pool for pool in spec.pools if pool.model in declared}
+        self._tokens = {pool.name: _expected(pool, declared[pool.model]) for pool in self._open.values()}
+        self._tries = dict.fromkeys(self._open, 0)
+        self._upstream = upstream
+        self._clock = clock
+        self._sink = sink
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def see(self, views: Iterable[ReplicaView]) -> None:
+        """Ask the first ready one of each pool that was not asked yet."""
+        if not self._open:
+            return
+        for view in views:
+            if view.state is ReplicaState.READY and view.url and (pool := self._open.pop(view.pool, None)) is not None:
+                task = asyncio.create_task(self._ask(pool, view), name=f"context of {view.id}")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _ask(self, pool: Pool, view: ReplicaView) -> None:
+        self._tries[pool.name] += 1
+        try:
+            status, body = await fetch(self._upstream, view.url, get_request(view.url, MODELS_PATH), BODY_BYTES_MAX, TIMEOUT_REAL_S)
+        except FetchFailed:
+            if self._tries[pool.name] < TRIES_MAX:
+                self._open[pool.name] = pool
+            return
+        told, declared = _told(body, pool.model) if status == 200 else None, self._tokens[pool.name]
+        if told is not None and told != declared:
+            which = f"models.{pool.model}.context is {declared}, but {view.id} takes {told} tokens"
+            words = f"{which}: {consequence(declared, told)}; set it to {told}, or start the engine with {declared}"
+            self._sink.emit(Event("context_differs", self._clock.now_s(), self._clock.wall_s(), pool.name, words))
+
+
+def consequence(declared: int, told: int) -> str:
+    """What comes of a context that is declared as other than the engine's own."""
+    return "what is longer is booked with too few tokens" if declared < told else "what is longer is let through, and the engine refuses it"
+
+
+def _expected(pool: Pool, declared: int) -> int:
+    """One pool of a model may hold less than another: its profile says so."""
+    return min(declared, pool.profile.context_tokens) if pool.profile is not None else declared
+
+
+def _told(body: bytes, model: str) -> int | None:
+    try:
+        found = msgspec.json.decode(body, type=_Models).data
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    own = [one for one in found if one.id == model] or found[:1]
+    return next((one.max_model_len for one in own if one.max_model_len), None)
