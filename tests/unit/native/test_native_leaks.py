@@ -58,6 +58,40 @@ def test_references_are_given_back_by_what_fails(module):
 
 
 @pytest.mark.parametrize("module", BOTH)
+def test_what_is_answered_by_others_is_given_back(module):
+    written, reported = object(), object()
+    takes, connection, read = module.Takes(), module.Reads(), plain(b"a")
+    takes._report = lambda: reported
+    takes._shape_plain(BEFORE, PLAIN_AFTER)
+    taker = connection._taker = takes.take_plain
+
+    def write(_):
+        return written
+
+    takes._write = write
+    held = [written, reported, taker, write, connection, takes]
+    counts = [sys.getrefcount(each) for each in held]
+    for _ in range(50):
+        connection.data_received(read)
+        connection.data_received(b"noise")
+    assert takes.events == 50
+    assert [sys.getrefcount(each) for each in held] == counts
+
+
+@pytest.mark.parametrize("module", BOTH)
+def test_a_shape_that_is_replaced_is_given_back(module):
+    takes, ids = module.Takes(), bytearray()
+    parts = [bytes(bytearray(part)) for part in TOLD]
+    counts = [sys.getrefcount(each) for each in (*parts, ids)]
+    for _ in range(50):
+        takes._shape_told(*parts, ids)
+        takes._shape_plain(*parts[:2])
+    takes._shape_told(*TOLD, bytearray())
+    takes._shape_plain(BEFORE, PLAIN_AFTER)
+    assert [sys.getrefcount(each) for each in (*parts, ids)] == counts
+
+
+@pytest.mark.parametrize("module", BOTH)
 def test_shapes_that_are_refused_keep_nothing(module):
     takes, ids = module.Takes(), bytearray()
     wrong = bytes(bytearray(b"no quotation mark"))

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from both import AFTER, BEFORE, BOTH, BUILT, END, MID, PLAIN_AFTER, Stream, needs_built, plain, told
+from both import AFTER, BEFORE, BOTH, BUILT, END, MID, PLAIN_AFTER, Stream, chunk, needs_built, plain, told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,26 +121,87 @@ def test_one_shape_replaces_the_other(module):
     assert takes.take_plain(plain(b"a"))
     takes._shape_told(*TOLD, ids)
     assert (takes.take_plain(plain(b"a")), takes.take_told(told(b"a", b"1")), takes.take_plain(told(b"a", b"1"))) == (False, True, False)
+    assert not takes.take_plain(chunk(BEFORE + b"a" + AFTER[:-2]))
     takes._shape_plain(BEFORE, PLAIN_AFTER)
+    assert not takes.take_told(told(b"a", b"1", after=PLAIN_AFTER))
     assert (takes.take_told(told(b"a", b"1")), takes.take_plain(plain(b"b"))) == (False, True)
     assert (takes.events, ids) == (3, b"1,")
 
 
+def asked(module, shape, read):
+    """What is answered to one read; nothing may be done where it is not taken."""
+    answers, written, _, ids, counts = Stream(module, shape).done([read])
+    if not answers[0]:
+        assert (written, ids, counts[:2]) == ([], b"", (0, 0))
+    return answers[0]
+
+
+NOT_TOLD = {
+    "a quotation mark in the text": told(b'a"b', b"1"),
+    "a line's end in the text": told(b"a\nb", b"1"),
+    "no text": told(b"", b"123"),
+    "no token": told(b"abc", b""),
+    "two tokens": told(b"abc", b"1,2"),
+    "a token below digits": told(b"abc", b"1/2"),
+    "a token above digits": told(b"abc", b"1:2"),
+    "another end": told(b"abc", b"1").replace(b"]}]}", b"]}}]"),
+    "another middle": told(b"abc", b"1").replace(b"null", b"NULL", 1),
+    "another beginning": told(b"abc", b"1").replace(b"choices", b"CHOICES"),
+    "no line's end behind the size": told(b"abc", b"1").replace(b"\r", b"x", 1),
+    "no line's end behind the size, its second half": told(b"abc", b"1").replace(b"\n", b"x", 1),
+    "no line's end behind the chunk": told(b"abc", b"1")[:-1] + b"x",
+    "another size": b"71" + told(b"abc", b"1")[2:],
+    "a size in capitals": told(b"x" * 69, b"1").upper()[:2] + told(b"x" * 69, b"1")[2:],
+    "two chunks": told(b"abc", b"1") * 2,
+    "half a chunk": told(b"abc", b"1")[:50],
+    "a whole read, but the end": told(b"abc", b"1")[:-1],
+}
+
+
 @pytest.mark.parametrize("module", BOTH)
-def test_the_end_of_a_text_that_stands_before_it_already_is_not_its_end(module):
+@pytest.mark.parametrize("read", NOT_TOLD.values(), ids=NOT_TOLD)
+def test_what_is_not_the_usual_event_is_not_taken(module, read):
+    assert not asked(module, TOLD, read)
+    assert asked(module, TOLD, told(b"abc", b"1"))
+
+
+NOT_PLAIN = {
+    "a quotation mark in the text": plain(b'a"b'),
+    "a line's end in the text": plain(b"a\nb"),
+    "no text": plain(b""),
+    "another end": plain(b"abc").replace(b"}]}", b"]}}"),
+    "another beginning": plain(b"abc").replace(b"choices", b"CHOICES"),
+    "no line's end behind the size": plain(b"abc").replace(b"\r", b"x", 1),
+    "no line's end behind the chunk": plain(b"abc")[:-1] + b"x",
+    "two chunks": plain(b"abc") * 2,
+    "beginning and end that overlap": chunk(BEFORE[:-1] + PLAIN_AFTER[:-2]),
+}
+
+
+@pytest.mark.parametrize("module", BOTH)
+@pytest.mark.parametrize("read", NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_what_is_not_the_plain_event_is_not_taken(module, read):
+    assert not asked(module, (BEFORE, PLAIN_AFTER), read)
+    assert asked(module, (BEFORE, PLAIN_AFTER), plain(b"abc"))
+
+
+@pytest.mark.parametrize("module", BOTH)
+@pytest.mark.parametrize(
+    ("before", "mid", "text", "taken"),
+    [
+        (b'"', b'"},"},', b"a", True),
+        (b'"', b'"},"},', b"},", False),  # it stands there from the last byte of what is before the text
+        (b'x"},', b'"},"},"', b"a", True),
+        (b'x"},', b'"},"},"', b"},", True),
+        (b'x"},"},', b'"},"},"}', b"a", True),
+        (b'x"m', b'"m', b"a", False),  # all of it stands before
+        (b'"mx', b'"m', b"a", False),
+        (b'"m', b'"mm', b"a", True),
+    ],
+)
+def test_the_first_end_of_a_text_counts_wherever_it_stands(module, before, mid, text, taken):
     """What follows the text is looked for from the beginning of the read, as `bytes.partition` does it."""
-    before, mid, after = b'{"},"},', b'"},"},"', b"]\r\n"
-    ids = bytearray()
-    takes = module.Takes()
-    takes._write, takes.report_at = len, 100
-    takes._shape_told(before, mid, after, b"\r\n", ids)
-    assert takes.take_told(told(b"a", b"1", before, mid, after))
-    twice = before + mid
-    takes._shape_told(twice, mid, after, b"\r\n", ids)
-    assert not takes.take_told(told(b"a", b"1", twice, mid, after))
-    takes._shape_told(b'"', b'"},"},x', after, b"\r\n", ids)
-    assert takes.take_told(told(b"a", b"2", b'"', b'"},"},x', after))
-    assert ids == b"1,2,"
+    assert asked(module, (before, mid, b"]\r\n", b"\r\n"), told(text, b"1", before, mid, b"]\r\n")) == taken
 
 
 @pytest.mark.parametrize("module", BOTH)
