@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 SEEDS ?= 200
+# What streams pass through, which is tested in C and once more in Python.
+STREAMS := tests/unit/gateway tests/unit/native tests/adapters/test_upstream_http.py tests/adapters/test_upstream_tls.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types layers world test-vllm bench bench-lab bench-live bench-peers clean
@@ -11,12 +13,16 @@ SEEDS ?= 200
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(VENV)/.ready ## the virtual environment with pinned dependencies
+setup: $(VENV)/.relay ## the virtual environment with pinned dependencies
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -c 'import sys; sys.exit("Forebay needs Python 3.11 or newer; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.relay: $(VENV)/.ready src/forebay/native/relay.c src/forebay/native/build.py
+	$(BIN)/python src/forebay/native/build.py
 	touch $@
 
 demo: setup ## the worked example, live: a fleet that scales before the queue grows
@@ -25,6 +31,7 @@ demo: setup ## the worked example, live: a fleet that scales before the queue gr
 test: setup ## every test but those that need a real vLLM
 	$(BIN)/python tools/warm_kernel.py
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not vllm"
+	FOREBAY_PURE=1 $(BIN)/python -m pytest -q -n $(JOBS) $(STREAMS)
 
 check: setup format lint types layers world ## what a change must pass besides the tests
 

@@ -29,6 +29,7 @@ from forebay.cli import (
     world,
 )
 from forebay.domain.errors import BadInput, ForebayError
+from forebay.native import RELAYED_IN
 
 VALUE_CHARS_MAX = 100
 _PLAINLY = (
@@ -81,14 +82,17 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        print(f"forebay {importlib.metadata.version('forebay')}")
+        print(f"forebay {importlib.metadata.version('forebay')} (streams relayed in {RELAYED_IN})")
         raise typer.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is, and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Say which version this is and how it relays streams, and exit."
+        ),
     ] = False,
 ) -> None:
     """Options that stand before the verb."""

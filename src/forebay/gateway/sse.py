@@ -1,7 +1,7 @@
 """A stream of server-sent events on its way through: looked at on the side, and never more parsed than it must be.
 
 Almost every read is a whole event in a whole chunk that differs from the one before in nothing but its text: it is
-known by the bytes around that, and goes on as the very bytes that came (`take`). Of what is one or more whole events three
+known by the bytes around that, and goes on as the very bytes that came (`native`). Of what is one or more whole events three
 substring searches say whether anything in it has to be understood. Everything else takes the slow path, which frames the
 complete events anew and holds back a partial one. So a client never gets half an event, and a stream that goes wrong
 can always be ended by a proper error event. The trade-off is a slow path that re-frames when an engine writes chunks
@@ -14,10 +14,10 @@ from enum import StrEnum
 
 import msgspec
 
-from forebay.domain.chunks import FRAMES, FRAMES_END
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
 from forebay.gateway.events import EngineError, Event, complete_bytes, data_of, decode_event, with_fingerprint_of
+from forebay.native import Takes
 from forebay.ports.upstream import Taker
 
 Data = Callable[[bytes], None]
@@ -29,7 +29,7 @@ HELD_BYTES_MAX = 1024 * 1024
 LEARNS_MAX = 4
 """Times that the shape of a stream's events is learned; where it changes more often, each event is searched through."""
 _CONTENT = re.compile(rb'"(?:content|reasoning_content|reasoning|text)":"(?=[^"]*")')
-_QUOTE, _NEWLINE = b'"\n'  # as numbers: asking whether bytes contain bytes costs ten times as much
+_QUOTE = ord('"')
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 _FINGERPRINT = b'"system_fingerprint":'
 _FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
@@ -47,15 +47,13 @@ class Trouble(StrEnum):
     """One event is longer than may be held back."""
 
 
-class EventStream:
+class EventStream(Takes):
     """Feed it reads, send what it returns. ``chunked``: engine and client both speak chunked framing, so bytes may pass as they are."""
 
     __slots__ = (
-        "_after",
         "_aligned",
         "_alike",
         "_attend",
-        "_before",
         "_drops_usage",
         "_finished_at",
         "_held",
@@ -64,30 +62,22 @@ class EventStream:
         "_passes",
         "_plain",
         "_reframe",
-        "_report",
         "_tail",
-        "_text_end",
-        "_text_start",
-        "_write",
         "done",
         "error",
-        "events",
         "finishes",
         "good",
         "opened",
-        "report_at",
         "trouble",
         "usage",
-        "wire_bytes",
         "withheld",
     )
 
-    _write: Data
     _attend: Attend
-    _report: Callable[[], None]
 
     def __init__(self, engine_chunked: bool, client_chunked: bool, drops_usage: bool = False) -> None:
         """``drops_usage``: the chunk that has only usage is not for the client."""
+        super().__init__()
         self._drops_usage = drops_usage
         self._passes = engine_chunked and client_chunked
         self._reframe = client_chunked
@@ -97,9 +87,7 @@ class EventStream:
         self._held: list[bytes] = []  # complete, but may not be sent yet
         self._held_bytes = 0
         self._finished_at = -1  # so many events there were with the last finish reason
-        self._before = self._after = b""  # of a plain event: the bytes before its text, and after it to the end of its chunk
-        self._text_start = self._text_end = 0
-        self._alike = False  # that is known, and plain events may pass
+        self._alike = False  # the shape of a plain event is known, and plain events may pass
         self._learns = LEARNS_MAX
         self.withheld = b""
         """The event that ended the answer, until the next one is there: it may have to say what the chunk of usage says that is dropped."""
@@ -109,13 +97,8 @@ class EventStream:
         """``[DONE]`` was seen; it is held until the response has ended well."""
         self.good = False
         """The response has ended, and is an answer."""
-        self.events = 0
-        """Events with content, about one token each."""
         self.finishes = 0
         """Choices that have ended."""
-        self.report_at = 0
-        """With so many events ``data`` calls ``report``, which names the next number."""
-        self.wire_bytes = 0
         self.usage: Usage | None = None
         self.error: EngineError | None = None
         self.trouble: Trouble | None = None
@@ -127,28 +110,6 @@ class EventStream:
         self._attend = attend
         self._report = report
         return self.data
-
-    def take(self, wire: bytes) -> bool:
-        """The hot path (a `ports.Taker`): a read that is the last plain event again, with another text."""
-        size = len(wire)
-        if size < FRAMES_END:
-            lead, begin = FRAMES[size]
-            if (
-                wire.startswith(lead)
-                and wire.startswith(self._before, begin)
-                and wire.endswith(self._after)
-                and (text := wire[begin + self._text_start : self._text_end])
-                and _QUOTE not in text
-                and _NEWLINE not in text
-            ):
-                events = self.events = self.events + 1
-                self.wire_bytes += size
-                write = self._write  # in a name first: calling a slot straight is slower
-                write(wire)
-                if events >= self.report_at:
-                    self._report()
-                return True
-        return False
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
         """What isn't taken."""
@@ -171,7 +132,7 @@ class EventStream:
         else:
             self._attend(wire, body, whole, last)
             self._alike = self._plain and self._text_start > 0
-        return self.take if self._alike else None
+        return self.take_plain if self._alike else None
 
     def _learn(self, body: bytes) -> None:
         """Remember a plain event around its content: one that differs only there, by a text that ends no string, is as plain."""
@@ -179,8 +140,7 @@ class EventStream:
         match = _CONTENT.search(body)
         if match is not None:
             start, end = match.end(), body.find(_QUOTE, match.end())
-            self._before, self._after = body[:start], body[end:] + b"\r\n"
-            self._text_start, self._text_end = start, -len(self._after)
+            self._shape_plain(body[:start], body[end:] + b"\r\n")
             self._alike = True
 
     def feed(self, wire: bytes, body: bytes, whole: bool, last: bool) -> bytes:

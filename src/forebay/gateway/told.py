@@ -9,7 +9,6 @@ import re
 
 import msgspec
 
-from forebay.domain.chunks import FRAMES, FRAMES_END, HEADS
 from forebay.domain.shape import Usage
 from forebay.gateway.asking import Wants
 from forebay.gateway.continuing import Translation
@@ -33,18 +32,13 @@ class ToldStream(EventStream):
     """As `sse.EventStream`, with a log of what went out."""
 
     __slots__ = (
-        "_end",
         "_event_end",
-        "_ids",
         "_joint",
         "_joint_shown",
-        "_mid",
         "_ready",
         "_reasons",
         "_running",
-        "_shown_bytes",
         "_untold",
-        "_varies_end",
         "_wants",
         "_would_pass",
         "emitted",
@@ -57,52 +51,20 @@ class ToldStream(EventStream):
         self._untold = False  # the engine tells nothing of what was asked: its bytes pass as they came
         self._wants = wants
         self.emitted = emitted
-        self._ids = emitted.ids
         self._running = b""  # the last event with usage in it
         self._reasons = False  # the text of plain events is reasoning
         self._ready = False  # nothing stands against events passing
-        self._mid = self._event_end = b""  # from the text's end to what varies; from there to the event's end
-        self._end = b""  # from the text's end to the end of the chunk, as the client gets it
+        self._event_end = b""  # from what varies on
         self._joint = self._joint_shown = b""  # from what varies to the next event's text; as the client gets it, from text to text
-        self._shown_bytes = 0  # of an event as the client gets it, without its text
-        self._varies_end = 0  # in a read that is one chunk, from the end
-
-    def take(self, wire: bytes) -> bool:
-        """The hot path (a `ports.Taker`): a read that is the last plain event again, with other content and another token."""
-        size = len(wire)
-        if size < FRAMES_END:
-            head, _, tail = wire.partition(self._mid)
-            lead, begin = FRAMES[size]
-            before = self._before
-            if (
-                head.startswith(lead)
-                and head.startswith(before, begin)
-                and tail.endswith(self._after)
-                and (varies := tail[: self._varies_end]).isdigit()
-                and (text := head[begin + self._text_start :])
-                and _QUOTE not in text
-                and _NEWLINE not in text
-            ):
-                ids = self._ids
-                ids += varies
-                ids += b","
-                events = self.events = self.events + 1
-                self.wire_bytes += size
-                write = self._write  # in a name first: calling a slot straight is slower
-                write(b"".join((HEADS[len(text) + self._shown_bytes], before, text, self._end)))
-                if events >= self.report_at:
-                    self._report()
-                return True
-        return False
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
         """What isn't taken: plain events, one or more, or whatever else came."""
         if self._untold:
-            return super().take if super().data(wire, body, whole, last) is not None else None
+            return super().data(wire, body, whole, last)
         if last or not self._ready or not self._take_several(wire, body):
             self.wire_bytes += len(wire)
             self._slowly(wire, body, whole, last)
-        return self.take if self._ready and not self._wants.running_usage else None
+        return self.take_told if self._ready and not self._wants.running_usage else None
 
     def _take_several(self, wire: bytes, body: bytes) -> bool:
         """Plain events, and nothing else, in one read: all of them, or False, and nothing was done."""
@@ -122,7 +84,8 @@ class ToldStream(EventStream):
         if running:
             self._running = b"%b%b%b%b%b" % (self._before, texts[-1], mid, told[-1], self._event_end)
         else:
-            self._ids += b"%b," % b",".join(told)
+            ids = self._ids
+            ids += b"%b," % b",".join(told)
         self.wire_bytes += len(wire)
         events = self.events = self.events + len(texts)
         size = len(together) + (len(texts) - 1) * len(self._joint_shown) + self._shown_bytes
@@ -158,16 +121,13 @@ class ToldStream(EventStream):
         if varying is None:
             return
         begin, end = varying.span(1)
-        self._before, self._text_start = body[:start], start
-        self._reasons = match[1].startswith(b"reasoning")
-        self._ids = self.emitted.pending if self._reasons else self.emitted.ids
-        self._mid = rest[:begin]
-        self._event_end = rest[end:]
-        self._after = self._event_end + b"\r\n"
-        self._varies_end = -len(self._after)
+        before, event_end = body[:start], rest[end:]
         shown = without_ids(rest) if self._wants.ids else without_usage(rest)
-        self._end, self._shown_bytes = shown + b"\r\n", len(shown) + start
-        self._joint, self._joint_shown = self._event_end + self._before, shown + self._before
+        self._reasons = match[1].startswith(b"reasoning")
+        ids = self.emitted.pending if self._reasons else self.emitted.ids
+        self._shape_told(before, rest[:begin], event_end + b"\r\n", shown + b"\r\n", ids)
+        self._event_end = event_end
+        self._joint, self._joint_shown = event_end + before, shown + before
 
     def counted(self) -> Usage | None:
         """From the last usage told, else from the ids of prompt and tokens."""

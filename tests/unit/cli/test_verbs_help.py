@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from forebay.cli.main import app
+from forebay.native import RELAYED_IN
 
 ROOT = typer.main.get_command(app)
 
@@ -48,7 +49,7 @@ def test_the_verbs_are_all_there():
 
 def test_it_says_its_version():
     result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.stdout) == (0, f"forebay {importlib.metadata.version('forebay')}\n")
+    assert (result.exit_code, result.stdout) == (0, f"forebay {importlib.metadata.version('forebay')} (streams relayed in {RELAYED_IN})\n")
 
 
 def test_without_a_word_it_says_where_to_start():

@@ -13,6 +13,7 @@ import httptools
 
 from forebay.adapters.upstream.exchange import HttpExchange
 from forebay.domain.chunks import FRAMES, FRAMES_END
+from forebay.native import Reads
 from forebay.ports.upstream import End, ResponseHead, Taker
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _to_nobody(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
     del wire, body, whole, last
 
 
-class EngineConnection(asyncio.Protocol):
+class EngineConnection(Reads, asyncio.Protocol):
     """Also the parser's listener: the ``on_…`` methods are llhttp's callbacks."""
 
     __slots__ = (
@@ -51,7 +52,6 @@ class EngineConnection(asyncio.Protocol):
         "_parts",
         "_phase",
         "_raw_head",
-        "_taker",
         "_whole",
         "exchange",
         "idle_since_s",
@@ -64,12 +64,12 @@ class EngineConnection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, origin: "Origin") -> None:
+        super().__init__()
         self.origin = origin
         self.exchange: HttpExchange | None = None
         self.idle_since_s = 0.0
         self.used = 0
         self._hand_data: Callable[[bytes, bytes, bool, bool], Taker | None] = _to_nobody
-        self._taker: Taker | None = None  # of whole chunks, without looking into them here; only while `_whole`
         self._parts: list[bytes] = []
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
@@ -150,11 +150,8 @@ class EngineConnection(asyncio.Protocol):
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
-        """Hand on what came, and what it decodes to."""
-        taker = self._taker  # in a name first: calling a slot straight is slower
-        if taker is not None and taker(data):
-            return
+    def received(self, data: bytes) -> None:
+        """Hand on what came, and what it decodes to, unless it was taken: whole chunks may be, without looking into them here."""
         if self._whole:
             size = len(data)
             if size < FRAMES_END:
@@ -170,7 +167,7 @@ class EngineConnection(asyncio.Protocol):
         self._parse(data)
 
     def _renew(self, taker: Taker | None) -> None:
-        """The next whole chunks are for ``taker``, unless the exchange has ended meanwhile."""
+        """The next whole chunks are for ``taker``, only while `_whole`: unless the exchange has ended meanwhile."""
         self._taker = taker if self._whole else None
 
     def _take_known(self, data: bytes) -> bool:

@@ -1,0 +1,48 @@
+"""The hot path of streams in C, where a compiler was there to build it; else, or where FOREBAY_PURE is set, the same in Python.
+
+This room looks at one variable of the environment and at its own folder, once, when it is imported. What is older than
+its source is not used: it says so, and how to build it.
+"""
+
+import hashlib
+import importlib
+import os
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from forebay.native import pure
+
+SOURCE = Path(__file__).with_name("relay.c")
+BUILT = "forebay.native._relay"
+
+
+def chosen(source: Path = SOURCE, built: str = BUILT, wanted: str = "") -> tuple[ModuleType, str]:
+    """The module to use, and what to tell of it. ``wanted``: what FOREBAY_PURE says; anything but nothing and 0 is Python."""
+    if wanted not in ("", "0"):
+        return pure, "Python, as FOREBAY_PURE says"
+    try:
+        module = importlib.import_module(built)
+    except ModuleNotFoundError:
+        return pure, "Python, C was not built"
+    except ImportError as error:
+        warnings.warn(
+            f"streams are relayed in Python, {built} can't be loaded: {error}; build it with `python -m forebay.native.build`", stacklevel=2
+        )
+        return pure, "Python, C can't be loaded"
+    if source.is_file() and hashlib.sha256(source.read_bytes()).hexdigest() != module.SOURCE:
+        warnings.warn(
+            f"streams are relayed in Python, {built} is older than {source.name}: build it with `python -m forebay.native.build`",
+            stacklevel=2,
+        )
+        return pure, "Python, C is older than its source"
+    return module, "C"
+
+
+_module, RELAYED_IN = chosen(wanted=os.environ.get("FOREBAY_PURE", ""))
+if TYPE_CHECKING:
+    from forebay.native.pure import Reads as Reads
+    from forebay.native.pure import Takes as Takes
+else:
+    Reads, Takes = _module.Reads, _module.Takes
