@@ -44,14 +44,17 @@ class Ending(Recorded):
             meter.itl_missed += 1
         self._body = b""
         self._stream = None  # it knows this call, and this call it
-        if self._emitted is not None:
-            self._context.held_ids.held_bytes -= self._emitted.held
-            self._emitted = None
+        self._forget_emitted()
         self.data = nothing
         if abandon:
             desk.abandon(pool, self, usage, now_s)
         elif not let_go:
             desk.finish(pool, self, usage, now_s)
+
+    def _forget_emitted(self) -> None:
+        if self._emitted is not None:
+            self._context.held_ids.held_bytes -= self._emitted.held
+            self._emitted = None
 
     def _bytes_read(self) -> int:
         return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)

@@ -73,21 +73,19 @@ class Forwarding:
         # One that is gone goes when its last request has ended.
         self._desk.spills[:] = [each for each in self._desk.spills if not each.peer or each.calls or id(each) in kept]
 
-    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> PoolDesk | None:
+    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, stuck: bool) -> PoolDesk | None:
         """See `overflow.Peers`."""
-        best: _Place | None = None
-        for (name, _), place in self._places.items():
-            admission = place.desk.admission
-            assert isinstance(admission, SpillAdmission)
-            usable = name == pool.name and place.told.replicas and place.desk.name not in left and admission.room(shape, now_s)
-            if usable and (best is None or place.wait_s < best.wait_s):
-                best = place
-        if best is None or (pool.routed and self._wait_s(pool, shape, now_s) <= best.wait_s + GAIN_S):
+        best = self._best(pool, left, shape, now_s)
+        if best is None or (pool.routed and not stuck and self._wait_s(pool, shape, now_s) <= best.wait_s + GAIN_S):
             return None
         best.sent_tokens += shape.total_tokens
         key = (pool.name, best.desk.peer)
         self.forwarded[key] = self.forwarded.get(key, 0) + 1
         return best.desk
+
+    def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> bool:
+        """See `overflow.Peers`."""
+        return self._best(pool, left, shape, now_s) is not None
 
     def hop_lines(self, facts: HeadFacts, patience_s: float) -> bytes:
         """See `overflow.Peers`."""
@@ -97,6 +95,17 @@ class Forwarding:
         if patience_s < inf:
             lines += b"x-forebay-deadline: %d\r\n" % max(1, round(patience_s * 1000))
         return lines
+
+    def _best(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> _Place | None:
+        """The place that is there for it with the shortest wait."""
+        best: _Place | None = None
+        for (name, _), place in self._places.items():
+            admission = place.desk.admission
+            assert isinstance(admission, SpillAdmission)
+            usable = name == pool.name and place.told.replicas and place.desk.name not in left and admission.room(shape, now_s)
+            if usable and (best is None or place.wait_s < best.wait_s):
+                best = place
+        return best
 
     def _wait_s(self, pool: PoolDesk, shape: Shape, now_s: float) -> float:
         """What waits here, but for the request itself."""

@@ -71,8 +71,15 @@ class Peers(Protocol):
     forwarded: dict[tuple[str, str], int]
     """Requests by pool and gateway."""
 
-    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> PoolDesk | None:
-        """Where a request of this shape is forwarded to that waits in ``pool``, if anywhere; not to one that it has ``left``."""
+    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, stuck: bool) -> PoolDesk | None:
+        """Where a request of this shape is forwarded to that waits in ``pool``, if anywhere; not to one that it has ``left``.
+
+        ``stuck``: no replica of ours will take it, however long it waits.
+        """
+        ...
+
+    def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> bool:
+        """Whether there is a place for one that is stuck."""
         ...
 
     def hop_lines(self, facts: HeadFacts, patience_s: float) -> bytes:

@@ -68,6 +68,10 @@ class Recovery(Ending, ABC):
         """Header lines for another gateway."""
 
     @abstractmethod
+    def _elsewhere(self) -> bool:
+        """Whether another gateway would take it."""
+
+    @abstractmethod
     def head(self, head: ResponseHead) -> None:
         """See `ports.ResponseSink`."""
 
@@ -294,9 +298,11 @@ class Recovery(Ending, ABC):
             self._try_elsewhere("The engine did not begin its answer in time.")
 
     def _another(self) -> bool:
-        """There is a replica in routing that has not been tried, and a try left."""
+        """There is a replica in routing that has not been tried, or another gateway, and a try left."""
+        if self._retries >= RETRIES_MAX:
+            return False
         tried = (*self._tried, self._replica)
-        return self._retries < RETRIES_MAX and any(replica not in tried for replica in self._pool.routed)
+        return any(replica not in tried for replica in self._pool.routed) or self._elsewhere()
 
     def _another_url(self) -> str:
         """The address of a replica in routing that has not been tried; empty where there is none."""
