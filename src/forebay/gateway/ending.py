@@ -24,22 +24,18 @@ class Ending(Recorded):
         if self._exchange is not None:
             self._drop_exchange()
         meter, pool, desk, stream = self._meter, self._pool, self._context.desk, self._stream
-        meter.outcomes[outcome] += 1
         meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
         now_s = desk.clock.now_s()
         self._recorded(outcome, usage, now_s)
-        if usage is not None:
-            meter.prompt_tokens += usage.prompt_tokens
-            meter.output_tokens += usage.output_tokens
-            if outcome is _COMPLETED:
-                meter.completed_output_tokens += usage.output_tokens
-                sequences = self._ask.n or 1
-                if self._first_s is not None:
-                    # The last content came just before the end, so nothing is looked at per event.
-                    meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
-                if usage.exact and pool.should_learn():
-                    desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences, self.sized)
-                    pool.errors.observe(self._estimate, usage)
+        if usage is not None and outcome is _COMPLETED:
+            meter.completed_output_tokens += usage.output_tokens
+            sequences = self._ask.n or 1
+            if self._first_s is not None:
+                # The last content came just before the end, so nothing is looked at per event.
+                meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
+            if usage.exact and pool.should_learn():
+                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences, self.sized)
+                pool.errors.observe(self._estimate, usage)
         if outcome is _TRUNCATED and self._open:
             meter.itl_missed += 1
         self._body = b""

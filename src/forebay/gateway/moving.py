@@ -133,7 +133,16 @@ class Moving(Recovery):
         ways = self._home.ways
         assert ways is not None
         assert ways.peers is not None
-        return ways.peers.hop_lines(self._request.facts, self._patience_left_s(self._context.desk.clock.now_s()))
+        self._hop = ways.peers.counts.fresh(self.ticket)
+        self._orphaned = False
+        return ways.peers.hop_lines(self._request.facts, self._patience_left_s(self._context.desk.clock.now_s()), self._hop)
+
+    def _take_back(self) -> None:
+        """What was forwarded isn't the other gateway's to count any more."""
+        ways = self._home.ways
+        if self._pool.peer and self._hop and ways is not None and ways.peers is not None:
+            ways.peers.counts.mine(self._hop)
+            self._orphaned = True
 
     def _return(self, now_s: float) -> bool:
         """Where it went it was not served: back to its own pool, once, for what is left of its longest wait, and to no replica tried."""
@@ -170,7 +179,8 @@ class Moving(Recovery):
         self._body = body
         if not pool.peer and pool is not self._home:
             self._retries = 0
-        self._resent = False
+        self._resent = self._orphaned = False
+        self._hop = b""
         self._forget_answer()
         self._forget_emitted()
         self.way = told

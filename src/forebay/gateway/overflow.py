@@ -17,6 +17,7 @@ from forebay.admission.spill import SpillAdmission
 from forebay.domain.shape import Shape
 from forebay.gateway.desk import Desk
 from forebay.gateway.heads import HeadFacts
+from forebay.gateway.hop_counts import HopCounts
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.ports.clock import Clock
 from forebay.spec.types import EngineKind, Pool, Spec, Spill, Team
@@ -82,8 +83,14 @@ class Peers(Protocol):
         """Whether there is a place for one that is stuck."""
         ...
 
-    def hop_lines(self, facts: HeadFacts, patience_s: float) -> bytes:
+    counts: HopCounts
+
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes) -> bytes:
         """Header lines that go with it."""
+        ...
+
+    def adopts(self, ticket: int, hop: bytes) -> bool:
+        """Another gateway says that ``hop`` has ended: whether a request is on it, which is counted here then, however it ends."""
         ...
 
 

@@ -68,6 +68,10 @@ class Recovery(Ending, ABC):
         """Header lines for another gateway."""
 
     @abstractmethod
+    def _take_back(self) -> None:
+        """The hop to another gateway has ended early: the request isn't that one's to count any more."""
+
+    @abstractmethod
     def _elsewhere(self) -> bool:
         """Whether another gateway would take it."""
 
@@ -115,13 +119,15 @@ class Recovery(Ending, ABC):
 
     def _failed(self, end: End, detail: str) -> None:
         """The exchange ended without a whole answer."""
+        if end is End.CONNECT_FAILED:
+            self._hop = b""  # no other gateway knows of it
+        elif end is not End.BAD_RESPONSE:
+            self._take_back()
         if end is End.STALE and not self._resent:
             self._resent = True
             self._forget_answer()
             self._send()
         elif self._open:
-            # A gateway that lives ends its streams; one that was killed has counted nothing of this one.
-            self._orphaned = bool(self._pool.peer) and end is End.CUT and self._stream is not None and not self._paused
             self._broken(f"The engine's answer broke off ({end}).")
         elif end in _RETRYABLE:
             self._try_elsewhere(f"The engine could not be reached or broke off ({end}).", detail=detail, paid=end is not End.CONNECT_FAILED)

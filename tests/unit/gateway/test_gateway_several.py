@@ -31,7 +31,7 @@ async def streams(seen, answer):
 
 
 async def hangs(seen, answer):
-    await asyncio.Event().wait()
+    await answer.gone.wait()
 
 
 def engines(world):
