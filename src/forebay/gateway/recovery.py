@@ -135,7 +135,8 @@ class Recovery(Ending, ABC):
             self._try_elsewhere(f"The engine did not answer ({end}).", detail=detail)
         elif end is End.TIMEOUT:
             self._blame("It did not answer in time.")
-            self._give_up(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
+            who = f"gateway {self._pool.peer}, to which the request was forwarded," if self._pool.peer else "engine"
+            self._give_up(ErrorReply(504, "server_error", "engine_timeout", f"The {who} did not answer in time."))
         else:
             self._blame(f"Its answer is no HTTP ({detail}).")
             self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))

@@ -137,6 +137,11 @@ def test_one_that_hangs_until_its_time_is_over_is_counted_where_its_client_was_t
             await world.sleep(1.0)
         answer = await client.read()
         assert (answer.status, answer.json()["error"]["code"]) == (504, "engine_timeout")
+        record = world.gateways["a"].records.unusual[-1]
+        assert (record.pool, record.left, record.outcome) == ("chat/b", ("chat",), "failed")
+        assert record.why == "The gateway b, to which the request was forwarded, did not answer in time."
+        (event,) = [event for event in world.sinks["a"].events if event.kind == "engine_failed"]
+        assert event.message.startswith("b at http://127.0.0.1:")
         await world.sleep(5.0)
         assert counted(world) == {"a": ({"failed": 1}, 0), "b": ({}, 0)}
 
