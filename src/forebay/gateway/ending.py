@@ -82,14 +82,16 @@ class Ending(Recorded):
             self._meter = self._home.meters[self._tier.name]
 
     def _give_up(self, error: ErrorReply) -> None:
-        self._tell_here()
+        if self._orphaned:
+            self._tell_here()
         self._why, self._retry_after_s = error.message, error.retry_after_s
         self._end(Outcome.FAILED, None)
         self._refuse(error)
 
     def _truncate(self, message: str, *, let_go: bool = False) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
-        self._tell_here()
+        if self._orphaned:  # else these are the words of the gateway that it was forwarded to, and shown there
+            self._tell_here()
         self._why = message
         connection, streams = self._connection, self._streams
         ending = self._withheld() + self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message)) if streams else b""

@@ -121,7 +121,7 @@ class Recovery(Ending, ABC):
         """The exchange ended without a whole answer."""
         if end is End.CONNECT_FAILED:
             self._hop = b""  # no other gateway knows of it
-        elif end is not End.BAD_RESPONSE:
+        else:
             self._take_back()
         if end is End.STALE and not self._resent:
             self._resent = True
@@ -297,6 +297,7 @@ class Recovery(Ending, ABC):
         elif silent or now_s - self._sent_s > self._total_s:
             self._drop_exchange()
             if self._open:
+                self._take_back()
                 self._broken("The engine did not go on in time.")
             else:
                 self._failed(End.TIMEOUT, "")

@@ -4,7 +4,7 @@ import random
 
 import msgspec
 import pytest
-from conftest import SPEC
+from gateway_values import SPEC
 from several_gateways import BODY, CHAT, several
 from test_gateway_several import dies_at_once, engines, hangs, whole
 
