@@ -84,12 +84,14 @@ class Admission:
         patience_s: float = math.inf,
         whole: bool = False,
         prefix: Prefix | None = None,
+        excluded: tuple[str, ...] = (),
     ) -> list[Effect]:
         """A new request: dispatched, queued (no effect for it), or refused. Raises ValueError for a ticket in use or a tier unknown.
 
         ``longest_wait_s``, ``ttft_s``: the team's own promises in that tier, where it has some; else the tier's.
         ``patience_s``: how long the client itself waits for the first byte, which comes at the end where it asks for the ``whole`` answer:
         what can't start in time for that is refused, at once where the measured pace tells. ``prefix``: instead of cached tokens.
+        ``excluded``: replicas that have failed it, before it went elsewhere and came back.
         """
         lane = self._lane_of.get(tier)
         if lane is None:
@@ -104,7 +106,7 @@ class Admission:
         order = lane.order
         entry = Ticket(ticket, lane, order.accounts.get(team) or order.account(team), shape, now_s)
         entry.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        entry.whole, entry.prefix = whole, prefix
+        entry.whole, entry.prefix, entry.excluded = whole, prefix, excluded
         self._tickets[ticket] = entry
         replicas = self._replicas
         if not lane.preemptible:

@@ -4,6 +4,7 @@ import random
 import secrets
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,10 +14,11 @@ from forebay.adapters.journal import FileJournal
 from forebay.adapters.log import LogSink
 from forebay.adapters.upstream import HttpUpstream
 from forebay.app.gateway_names import roster_file
-from forebay.app.keys import spill_keys
+from forebay.app.keys import join_secret, spill_keys
 from forebay.app.named_files import tokenizers
 from forebay.app.roster_file import RosterFile
 from forebay.app.spent import SPENT_FILE, SpentFile
+from forebay.domain.joining import NONCE_BYTES
 from forebay.gateway.keeping import Keeping
 from forebay.gateway.link import Link
 from forebay.gateway.service import Gateway
@@ -52,8 +54,9 @@ def gateway(spec: Spec, clock: LoopClock, name: str, state: Path, tls: ssl.SSLCo
 
 
 def gateway_link(system: GatewaySystem, host: str, port: int, keeping: Keeping | None = None) -> Link:
-    """The gateway's connection to its controller."""
-    return Link(system.gateway, system.clock, system.chance, system.sink, host, port, keeping)
+    """The gateway's connection to its controller. Raises BadInput for a secret that isn't in the environment."""
+    gateway, nonce = system.gateway, partial(secrets.token_hex, NONCE_BYTES)
+    return Link(gateway, system.clock, system.chance, system.sink, host, port, keeping, join_secret(gateway.spec), nonce)
 
 
 def roster_keeping(system: GatewaySystem, state: Path, run: str) -> Keeping:

@@ -1,9 +1,14 @@
-"""API keys of other people's engines: they stand in the environment, never in a file, so only a process can say whether they are there."""
+"""Secrets: API keys of other people's engines, and what gateways join by.
 
+They stand in the environment, never in a file, so only a process can say whether they are there.
+"""
+
+import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 
 from forebay.domain.errors import BadInput
+from forebay.domain.joining import SECRET_CHARS_MIN
 from forebay.spec.types import Spec
 
 
@@ -26,3 +31,36 @@ def key_troubles(spec: Spec, environment: Mapping[str, str] = os.environ) -> Ite
                 yield f"{where}: found no {name} in the environment, allowed: a variable with the API key; set it"
             elif not key.isascii() or not key.isprintable() or " " in key:
                 yield f"{where}: found a {name} with blanks or control characters, allowed: visible ASCII; set it anew"
+
+
+def join_secret(spec: Spec, environment: Mapping[str, str] = os.environ) -> str:
+    """What gateways and controller prove to each other; empty where nothing is asked. Raises BadInput where it isn't there, or short."""
+    name = spec.join_secret_env
+    secret = environment.get(name, "") if name else ""
+    if name and len(secret) < SECRET_CHARS_MIN:
+        found = f"a {name} of {len(secret)} characters" if secret else f"no {name}"
+        raise BadInput(
+            f"gateway.join_secret_env: found {found} in the environment, allowed: a variable with {SECRET_CHARS_MIN} characters or more, "
+            "the same for the controller and all gateways; make one with `openssl rand -hex 32`"
+        )
+    return secret
+
+
+def join_troubles(spec: Spec, environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Warnings of what is open, or lacking in this environment."""
+    try:
+        join_secret(spec, environment)
+    except BadInput as error:
+        yield str(error)
+    if spec.join is not None and not spec.join_secret_env and not _is_loopback(spec.join.host):
+        yield (
+            f"gateway.join: found {spec.join.host}:{spec.join.port} without a secret: whoever reaches it can join, and be sent requests; "
+            "name one with gateway.join_secret_env"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

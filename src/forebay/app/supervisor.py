@@ -32,6 +32,7 @@ from forebay.app.files import (
     write_value,
 )
 from forebay.app.gateway_names import gateway_name, ready_marker, roster_file
+from forebay.app.keys import join_secret, join_troubles
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.spec.types import Listen, Spec
 
@@ -229,6 +230,9 @@ def up(path: Path, *, ready_file: Path | None = None, speed: float | None = None
         raise BadInput(f"--speed: found {used_speed:g}; allowed: a number from {SPEED_MIN:g} to {SPEED_MAX:g}")
     check_ready_file(ready_file)
     config.check_live(spec)
+    join_secret(spec)
+    for warning in join_troubles(spec):
+        _say(f"warning: {warning}")
     if spec.tls is not None:
         Certificate(spec.tls)  # what is wrong with it is said here, and not in a child's log
     state = state_folder((state_dir or path.resolve().parent / spec.state_dir).resolve())

@@ -6,6 +6,7 @@
 import random
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,12 +20,14 @@ from forebay.adapters.upstream import HttpUpstream
 from forebay.adapters.webhook import Webhook
 from forebay.admission.capacity import replica_capacity
 from forebay.app.files import STORE_FILE
+from forebay.app.keys import join_secret
 from forebay.console.admin import AdminServer
 from forebay.controller.channel import Channel
 from forebay.controller.reports import Reports
 from forebay.controller.service import Controller, PoolPolicy
 from forebay.controller.sturdy import SturdyStore
 from forebay.domain.events import Event
+from forebay.domain.joining import NONCE_BYTES
 from forebay.domain.roster import Capacity
 from forebay.domain.signal import Known
 from forebay.ports import Clock, EngineSignals, EventSink, Fleet, SignalSource, Store
@@ -123,5 +126,5 @@ async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int
     fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, recorder)], Contexts(spec, upstream, clock, recorder))
     await fleet.adopt()
     control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink, secrets.token_hex(16))
-    channel = Channel(control.hear, control.lost)
+    channel = Channel(control.hear, control.lost, join_secret(spec), partial(secrets.token_hex, NONCE_BYTES))
     return ControllerSystem(control, channel, AdminServer(Reports(control, sturdy, clock)), fleet, store, upstream, webhook)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from forebay.adapters.local.contexts import consequence
 from forebay.app.config import load
-from forebay.app.keys import key_troubles
+from forebay.app.keys import join_troubles, key_troubles
 from forebay.app.named_files import file_troubles
 from forebay.cli.output import console as output_console
 from forebay.cli.output import write_json
@@ -112,7 +112,7 @@ def _print(spec: Spec, file: Path, missing: Sequence[str]) -> None:
 
 
 def _warnings(spec: Spec, sizes: list[Sizing], missing: Sequence[str]) -> list[str]:
-    return [*(warning for size in sizes for warning in size.warnings), *_contexts(spec), *missing, *key_troubles(spec)]
+    return [*(warning for size in sizes for warning in size.warnings), *_contexts(spec), *missing, *key_troubles(spec), *join_troubles(spec)]
 
 
 def _contexts(spec: Spec) -> Iterator[str]:

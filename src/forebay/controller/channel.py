@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from forebay.domain.joining import Challenge, Proof, Refused, by_controller, by_gateway, proves
 from forebay.domain.roster import Ack, Bye, FinishedRequests, FromGateway, Hello, Roster, Snapshot, ToGateway
 from forebay.domain.usage import UsageBatch
 
@@ -20,6 +21,14 @@ CONNECTIONS_MAX = 512
 NAME_CHARS_MAX = 128
 """A gateway's name is in events, metrics and every status."""
 
+PROOF_REAL_S = 5.0
+"""A gateway proves within this that it knows the secret."""
+NONCE_CHARS_MAX = 128
+UNPROVED = (
+    "the controller asks for a secret, and this gateway proved none or another: set the variable that gateway.join_secret_env names to the "
+    "controller's, in the gateway's environment"
+)
+
 Listener = Callable[[FromGateway], ToGateway | None]
 """Hears a message; what it returns goes back to the gateway."""
 
@@ -27,13 +36,20 @@ Listener = Callable[[FromGateway], ToGateway | None]
 class Channel:
     """Owns the connections; what comes up is handed to ``on_message``, a lost gateway's name to ``on_lost``."""
 
-    def __init__(self, on_message: Listener, on_lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, on_message: Listener, on_lost: Callable[[str], None], secret: str = "", nonce: Callable[[], str] = lambda: ""
+    ) -> None:
+        """``secret``: what a gateway must prove to know; empty: nothing. ``nonce``: a string that nobody can foresee."""
+        self._secret = secret
+        self._nonce = nonce
         self._on_message = on_message
         self._on_lost = on_lost
         self._roster: Roster | None = None
         self._decoder = msgspec.json.Decoder(FromGateway)
+        self._proof_decoder = msgspec.json.Decoder(Proof)
         self._writers: dict[asyncio.StreamWriter, str] = {}
         self._server: asyncio.Server | None = None
+        self._dialled = 0
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port."""
@@ -66,9 +82,32 @@ class Channel:
             writer.write(line)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._writers) >= CONNECTIONS_MAX:
+        if self._dialled >= CONNECTIONS_MAX:
             writer.close()
             return
+        self._dialled += 1
+        try:
+            if not self._secret or await self._proved(reader, writer):
+                await self._hear(reader, writer)
+        finally:
+            self._dialled -= 1
+            writer.close()
+
+    async def _proved(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether who dialled knows the secret; it gets the same proof in turn, or is told what to do."""
+        challenge = self._nonce()
+        with contextlib.suppress(OSError, TimeoutError, ValueError, msgspec.MsgspecError):
+            self._send(writer, _line(Challenge(challenge)))
+            async with asyncio.timeout(PROOF_REAL_S):
+                said = self._proof_decoder.decode(await reader.readline())
+            known = 0 < len(said.nonce) <= NONCE_CHARS_MAX and proves(said.proof, by_gateway(self._secret, challenge, said.nonce))
+            if known:
+                self._send(writer, _line(Proof(by_controller(self._secret, challenge, said.nonce))))
+                return True
+        self._send(writer, _line(Refused(UNPROVED)))
+        return False
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers[writer] = ""
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, ValueError, msgspec.MsgspecError):
@@ -76,7 +115,6 @@ class Channel:
                     self._take(writer, self._decoder.decode(line))
         finally:
             name = self._writers.pop(writer)
-            writer.close()
             if name and name not in self._writers.values():
                 self._on_lost(name)
 
@@ -98,5 +136,5 @@ class Channel:
                     self._send(writer, _line(answer))
 
 
-def _line(value: ToGateway) -> bytes:
+def _line(value: ToGateway | Challenge | Proof | Refused) -> bytes:
     return msgspec.json.encode(value) + b"\n"

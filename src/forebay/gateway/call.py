@@ -48,6 +48,7 @@ class CallState:
         "_first_due_s",
         "_first_s",
         "_home",
+        "_hop",
         "_idle_s",
         "_keep_alive",
         "_left",
@@ -115,6 +116,8 @@ class CallState:
     """When a stream's first content came; None again once the client read too slowly: that says nothing of the engine's pace."""
     _home: PoolDesk
     """The pool it was asked of."""
+    _hop: bytes
+    """The hop to another gateway by which it was last forwarded; empty: none that can have reached that."""
     _idle_s: float
     _left: tuple[str, ...]
     """Pools that did not start it in time."""
@@ -129,7 +132,7 @@ class CallState:
     _open: bool
     """The head is out: the client has the beginning of an answer."""
     _orphaned: bool
-    """It was forwarded, and nobody but this gateway can count it any more."""
+    """It was forwarded, and the hop has ended early: this gateway counts it, unless the other one has (`hop_counts`)."""
     _passed: PassedHead
     """What the client is told of the answer's head."""
     _plan: Plan | None
@@ -199,7 +202,7 @@ class CallState:
         self.data = nothing
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
         self._begun_s = self._retry_after_s = self.sized = None
-        self._only = b""
+        self._only = self._hop = b""
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0
         self._tried = self._left = self._candidates = ()

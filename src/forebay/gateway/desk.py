@@ -96,8 +96,12 @@ class Desk:
         now_s: float,
         waits: Waits,
         prefix: Prefix | None = None,
+        tried: tuple[str, ...] = (),
     ) -> None:
-        """Take it out of ``pool``, if it still waits there, and have it arrive at another; its team's limits have counted it already."""
+        """Take it out of ``pool``, if it still waits there, and have it arrive at another; its team's limits have counted it already.
+
+        ``tried``: replicas that have failed it.
+        """
         if call.ticket in pool.calls:
             del pool.calls[call.ticket]
             self._after(pool, pool.admission.abandon(call.ticket, now_s))
@@ -113,6 +117,7 @@ class Desk:
             waits.patience_s * self.clock.speed,
             waits.whole,
             prefix,
+            tried,
         )
         self._after(to, effects)
 

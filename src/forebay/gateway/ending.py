@@ -24,34 +24,33 @@ class Ending(Recorded):
         if self._exchange is not None:
             self._drop_exchange()
         meter, pool, desk, stream = self._meter, self._pool, self._context.desk, self._stream
-        meter.outcomes[outcome] += 1
         meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
         now_s = desk.clock.now_s()
         self._recorded(outcome, usage, now_s)
-        if usage is not None:
-            meter.prompt_tokens += usage.prompt_tokens
-            meter.output_tokens += usage.output_tokens
-            if outcome is _COMPLETED:
-                meter.completed_output_tokens += usage.output_tokens
-                sequences = self._ask.n or 1
-                if self._first_s is not None:
-                    # The last content came just before the end, so nothing is looked at per event.
-                    meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
-                if usage.exact and pool.should_learn():
-                    desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences, self.sized)
-                    pool.errors.observe(self._estimate, usage)
+        if usage is not None and outcome is _COMPLETED:
+            meter.completed_output_tokens += usage.output_tokens
+            sequences = self._ask.n or 1
+            if self._first_s is not None:
+                # The last content came just before the end, so nothing is looked at per event.
+                meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
+            if usage.exact and pool.should_learn():
+                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences, self.sized)
+                pool.errors.observe(self._estimate, usage)
         if outcome is _TRUNCATED and self._open:
             meter.itl_missed += 1
         self._body = b""
         self._stream = None  # it knows this call, and this call it
-        if self._emitted is not None:
-            self._context.held_ids.held_bytes -= self._emitted.held
-            self._emitted = None
+        self._forget_emitted()
         self.data = nothing
         if abandon:
             desk.abandon(pool, self, usage, now_s)
         elif not let_go:
             desk.finish(pool, self, usage, now_s)
+
+    def _forget_emitted(self) -> None:
+        if self._emitted is not None:
+            self._context.held_ids.held_bytes -= self._emitted.held
+            self._emitted = None
 
     def _bytes_read(self) -> int:
         return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)
@@ -83,14 +82,16 @@ class Ending(Recorded):
             self._meter = self._home.meters[self._tier.name]
 
     def _give_up(self, error: ErrorReply) -> None:
-        self._tell_here()
+        if self._orphaned:
+            self._tell_here()
         self._why, self._retry_after_s = error.message, error.retry_after_s
         self._end(Outcome.FAILED, None)
         self._refuse(error)
 
     def _truncate(self, message: str, *, let_go: bool = False) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""
-        self._tell_here()
+        if self._orphaned:  # else these are the words of the gateway that it was forwarded to, and shown there
+            self._tell_here()
         self._why = message
         connection, streams = self._connection, self._streams
         ending = self._withheld() + self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message)) if streams else b""

@@ -15,6 +15,7 @@ from forebay.domain.roster import Peer, PeerPool
 from forebay.domain.shape import Shape
 from forebay.gateway.desk import Desk
 from forebay.gateway.heads import HeadFacts
+from forebay.gateway.hop_counts import HopCounts
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.overflow import Ways
 from forebay.gateway.pool_desk import PoolDesk
@@ -42,8 +43,9 @@ class _Place(msgspec.Struct):
 class Forwarding:
     """`overflow.Peers` of one gateway. It gives every pool of ``desk`` this way out."""
 
-    def __init__(self, spec: Spec, desk: Desk) -> None:
+    def __init__(self, spec: Spec, desk: Desk, counts: HopCounts) -> None:
         self.hop_key = b""
+        self.counts = counts
         self.forwarded: dict[tuple[str, str], int] = {}
         """Requests by pool and gateway, of places that are gone too."""
         self._desk = desk
@@ -73,8 +75,36 @@ class Forwarding:
         # One that is gone goes when its last request has ended.
         self._desk.spills[:] = [each for each in self._desk.spills if not each.peer or each.calls or id(each) in kept]
 
-    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> PoolDesk | None:
+    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, stuck: bool) -> PoolDesk | None:
         """See `overflow.Peers`."""
+        best = self._best(pool, left, shape, now_s)
+        if best is None or (pool.routed and not stuck and self._wait_s(pool, shape, now_s) <= best.wait_s + GAIN_S):
+            return None
+        best.sent_tokens += shape.total_tokens
+        key = (pool.name, best.desk.peer)
+        self.forwarded[key] = self.forwarded.get(key, 0) + 1
+        return best.desk
+
+    def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> bool:
+        """See `overflow.Peers`."""
+        return self._best(pool, left, shape, now_s) is not None
+
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes) -> bytes:
+        """See `overflow.Peers`."""
+        lines = b"x-forebay-hop: %b\r\nx-forebay-hop-id: %b\r\n" % (self.hop_key, hop)
+        if facts.authorization:
+            lines += b"authorization: %b\r\n" % facts.authorization
+        if patience_s < inf:
+            lines += b"x-forebay-deadline: %d\r\n" % max(1, round(patience_s * 1000))
+        return lines
+
+    def adopts(self, ticket: int, hop: bytes) -> bool:
+        """See `overflow.Peers`."""
+        calls = (place.calls.get(ticket) for place in self._desk.spills if place.peer)
+        return any(call is not None and call.adopted(hop) for call in calls)
+
+    def _best(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> _Place | None:
+        """The place that is there for it with the shortest wait."""
         best: _Place | None = None
         for (name, _), place in self._places.items():
             admission = place.desk.admission
@@ -82,21 +112,7 @@ class Forwarding:
             usable = name == pool.name and place.told.replicas and place.desk.name not in left and admission.room(shape, now_s)
             if usable and (best is None or place.wait_s < best.wait_s):
                 best = place
-        if best is None or (pool.routed and self._wait_s(pool, shape, now_s) <= best.wait_s + GAIN_S):
-            return None
-        best.sent_tokens += shape.total_tokens
-        key = (pool.name, best.desk.peer)
-        self.forwarded[key] = self.forwarded.get(key, 0) + 1
-        return best.desk
-
-    def hop_lines(self, facts: HeadFacts, patience_s: float) -> bytes:
-        """See `overflow.Peers`."""
-        lines = b"x-forebay-hop: %b\r\n" % self.hop_key
-        if facts.authorization:
-            lines += b"authorization: %b\r\n" % facts.authorization
-        if patience_s < inf:
-            lines += b"x-forebay-deadline: %d\r\n" % max(1, round(patience_s * 1000))
-        return lines
+        return best
 
     def _wait_s(self, pool: PoolDesk, shape: Shape, now_s: float) -> float:
         """What waits here, but for the request itself."""

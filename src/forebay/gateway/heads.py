@@ -21,6 +21,7 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"x-forebay-deadline",
     b"x-api-key",
     b"x-forebay-hop",
+    b"x-forebay-hop-id",
     b"x-not-upgraded",
     b"x-request-id",
 }
@@ -34,7 +35,7 @@ _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 class HeadFacts:
     """The meaning of one list of headers (without ``content-length``)."""
 
-    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "hop", "known_to", "patience_s", "request_id")
+    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "hop", "hop_id", "known_to", "patience_s", "request_id")
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         own: dict[bytes, bytes] = {}
@@ -55,7 +56,9 @@ class HeadFacts:
         self.request_id = request_id if _REQUEST_ID.fullmatch(request_id) else b""
         """The client's own, where it is usable."""
         self.hop = own.get(b"x-forebay-hop", b"")
-        """What another gateway shows that forwards it."""
+        """What another gateway shows that forwards it…"""
+        self.hop_id = own.get(b"x-forebay-hop-id", b"")
+        """…and calls it."""
         self.expects = own.get(b"expect", b"").lower() == b"100-continue"
         """It waits for ``100 Continue`` before it sends the body."""
         self.coding = own.get(b"transfer-encoding", b"").lower()

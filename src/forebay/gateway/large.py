@@ -118,6 +118,9 @@ class LargeCall(ResponsesCall):
         why = f"{message} A body this large is not held, so it can't be sent again."
         self._give_up(ErrorReply(502, "server_error", "engines_failed", why))
 
+    def _elsewhere(self) -> bool:
+        return not self._begun and super()._elsewhere()
+
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
         return super()._look_at(body) if self._request.target.startswith(RESPONSES) else looked_at(body)
 

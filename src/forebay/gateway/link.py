@@ -8,10 +8,12 @@ a restarted controller isn't met by all its gateways at once.
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 
 import msgspec
 
 from forebay.domain.events import Event
+from forebay.domain.joining import Challenge, Proof, Refused, by_controller, by_gateway, proves
 from forebay.domain.roster import Bye, FinishedRequests, FromGateway, Heard, ToGateway
 from forebay.domain.usage import UsageMark
 from forebay.gateway.keeping import Keeping
@@ -26,16 +28,34 @@ BACKOFF_REAL_S = 0.2
 BACKOFF_REAL_S_MAX = 5.0
 SETTLE_REAL_S = 2.0
 """A gateway that leaves waits so long, at most, for the ledger to have what it counted last; else its journal keeps that."""
+PROOF_REAL_S = 5.0
+"""A controller that knows the secret shows it within this."""
+UNASKED = "the controller proved no secret: give it the same gateway.join_secret_env as this gateway, or a new start if it was just given"
+UNKNOWN = "the controller asks for a secret: name its variable in gateway.join_secret_env, and set that in this gateway's environment"
 STALLED_REAL_S = 10.0
 """A controller that takes no bytes for this long is taken for gone."""
+
+
+class _NotJoined(ConnectionError):
+    """One of the two does not know the secret; the message says what to do."""
 
 
 class Link:
     """``await run()`` until cancelled. Lines: `domain.roster.FromGateway` up, `.ToGateway` down."""
 
     def __init__(
-        self, gateway: Gateway, clock: Clock, chance: random.Random, sink: EventSink, host: str, port: int, keeping: Keeping | None = None
+        self,
+        gateway: Gateway,
+        clock: Clock,
+        chance: random.Random,
+        sink: EventSink,
+        host: str,
+        port: int,
+        keeping: Keeping | None = None,
+        secret: str = "",
+        nonce: Callable[[], str] = lambda: "",
     ) -> None:
+        """``secret``: what the controller must prove to know, and this gateway proves; empty: nothing. ``nonce``: see `Channel`."""
         self.connected = False
         self._gateway = gateway
         self._clock = clock
@@ -44,8 +64,11 @@ class Link:
         self._host = host
         self._port = port
         self._keeping = keeping
+        self._secret = secret
+        self._nonce = nonce
+        self._refusal = ""
         self._encoder = msgspec.json.Encoder()
-        self._decoder = msgspec.json.Decoder(ToGateway)
+        self._decoder = msgspec.json.Decoder(ToGateway | Challenge | Proof | Refused)
         self._writer: asyncio.StreamWriter | None = None
         self._greeted_s = 0.0
 
@@ -68,6 +91,8 @@ class Link:
                 reader, writer = await asyncio.open_connection(self._host, self._port, limit=LINE_BYTES_MAX)
                 try:
                     await self._serve(reader, writer)
+                except _NotJoined as error:
+                    self._told(str(error))
                 finally:
                     self._writer = None
                     writer.close()
@@ -87,6 +112,8 @@ class Link:
                 await self._send(self._writer, Bye(self._gateway.name))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._secret:
+            await self._prove(reader, writer)
         self._writer = writer
         gateway = self._gateway
         self._greeted_s = self._clock.now_s()
@@ -102,9 +129,34 @@ class Link:
                 task.cancel()
             await asyncio.gather(reporting, taking, return_exceptions=True)
 
+    async def _prove(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Show that this gateway knows the secret, and see that the controller does. Raises _NotJoined."""
+        try:
+            async with asyncio.timeout(PROOF_REAL_S):
+                challenge = self._decoder.decode(await _line(reader))
+                if not isinstance(challenge, Challenge):
+                    raise _NotJoined(UNASKED)
+                nonce = self._nonce()
+                writer.write(self._encoder.encode(Proof(by_gateway(self._secret, challenge.nonce, nonce), nonce)) + b"\n")
+                answer = self._decoder.decode(await _line(reader))
+        except (TimeoutError, msgspec.DecodeError):
+            raise _NotJoined(UNASKED) from None
+        if isinstance(answer, Refused):
+            raise _NotJoined(answer.why)
+        if not isinstance(answer, Proof) or not proves(answer.proof, by_controller(self._secret, challenge.nonce, nonce)):
+            raise _NotJoined(UNASKED)
+
+    def _told(self, refusal: str) -> None:
+        """Once, and not at every attempt."""
+        if refusal != self._refusal:
+            self._refusal = refusal
+            self._emit("join_refused", refusal)
+
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await _line(reader):
             told = self._decoder.decode(line)
+            if isinstance(told, Challenge | Proof | Refused):
+                raise _NotJoined(UNKNOWN)
             if isinstance(told, UsageMark):
                 self._gateway.metering.acknowledged(told)
                 continue
@@ -120,6 +172,7 @@ class Link:
                 self._gateway.peering.renewed(self._greeted_s, told.lease_s)
             if not self.connected:
                 self.connected = True
+                self._refusal = ""
                 self._emit("controller_found", f"roster of term {ack.term}, version {ack.version}")
             await self._send(writer, ack)
 

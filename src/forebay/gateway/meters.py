@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from forebay.admission.fairness import TeamLoad
 from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
-from forebay.domain.shape import Shape
+from forebay.domain.shape import Shape, Usage
 from forebay.domain.usage import UsageKey
 from forebay.gateway.shape_errors import ShapeErrors, rows
 from forebay.gateway.usage_families import usage_families
@@ -130,6 +130,13 @@ class TierMeter:
         # Demand is a mean: the estimate, a high quantile, serves until there are answers to take one from.
         answered = self.outcomes[_COMPLETED]
         self.arrived_output_tokens += shape.output_tokens if answered < ANSWERS_FOR_A_MEAN else self.output_tokens // answered
+
+    def ended(self, outcome: Outcome, usage: Usage | None) -> None:
+        """A request is over, or over here."""
+        self.outcomes[outcome] += 1
+        if usage is not None:
+            self.prompt_tokens += usage.prompt_tokens
+            self.output_tokens += usage.output_tokens
 
     def first_content(self, ttft_s: float, promise_s: float | None) -> None:
         """A stream's first content came; within ``promise_s`` the promise was met. None: it was counted as missed before."""

@@ -1,7 +1,8 @@
 """A call that its pool does not start in time leaves it by an open way, and arrives elsewhere as if it had been asked for there.
 
 It is looked at when it arrives, each second while it waits, and when it is about to be refused. Only what may be asked
-anywhere moves: chat, completions and embeddings. Once a replica was sent it, that replica's pool keeps it.
+anywhere moves: chat, completions and embeddings. Once a replica was sent it, that replica's pool keeps it; where each
+replica that this gateway has of the pool has failed it, another gateway's are tried, for every kind of request.
 """
 
 import math
@@ -9,6 +10,7 @@ import math
 import msgspec
 
 from forebay.admission.effects import Refuse
+from forebay.admission.outcomes import Refusal
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.asking import NOTHING
@@ -38,9 +40,13 @@ class Moving(Recovery):
 
     def sweep(self, now_s: float) -> None:
         """See `recovery.Recovery.sweep`."""
-        if self._home.ways is not None and self._exchange is None and not (self._over or self._open or self._retries or self._left):
-            self._home.ways.waited(now_s - self._arrived_s, now_s)
-            if self._leave(now_s):
+        if self._home.ways is not None and self._exchange is None and not (self._over or self._open or self._left):
+            if self._retries:
+                self._flee(now_s)
+            else:
+                self._home.ways.waited(now_s - self._arrived_s, now_s)
+                self._leave(now_s)
+            if self._left:
                 return
         if self._pool.peer and not self._open and self._exchange is not None:
             # It waits there, by that gateway's times and within ours of the whole.
@@ -61,19 +67,52 @@ class Moving(Recovery):
         now_s = self._context.desk.clock.now_s()
         if self._pool is self._home:
             ways.refused(now_s)
-            return self._leave(now_s)
+            return self._leave(now_s, stuck=self._stuck or effect.why is Refusal.NO_REPLICAS)
         ways.failed(self._pool, now_s)
-        return self._leave(now_s) or self._return(now_s)
+        return self._leave(now_s, stuck=self._stuck) or self._return(now_s)
 
-    def _leave(self, now_s: float) -> bool:
+    @property
+    def _stuck(self) -> bool:
+        """Each replica that this gateway has of its pool has failed it."""
+        tried = self._tried
+        return bool(tried) and all(replica in tried for replica in self._home.routed)
+
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
+        super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid)
+        self._flee(self._context.desk.clock.now_s())
+
+    def _flee(self, now_s: float) -> None:
+        """A replica has failed it, and no other is in routing: not even to be refused by."""
+        if self._exchange is None and not (self._over or self._open or self._left or self._home.routed):
+            self._to_peer(now_s, stuck=True)
+
+    def _elsewhere(self) -> bool:
+        ways = self._home.ways
+        if ways is None or ways.peers is None or self._connection.by_peer or self._open or self._left:
+            return False
+        return ways.peers.would_take(self._home, (self._home.name,), self._estimate, self._context.desk.clock.now_s())
+
+    def _to_peer(self, now_s: float, *, stuck: bool) -> bool:
+        """To another gateway, unless one has forwarded it already, or its client's time is over."""
+        ways = self._home.ways
+        if ways is None or ways.peers is None or self._connection.by_peer or self._patience_left_s(now_s) <= 0:
+            return False
+        place = ways.peers.out(self._home, (*self._left, self._pool.name), self._estimate, now_s, stuck=stuck)
+        if place is None:
+            return False
+        self._forward(place, now_s)
+        return True
+
+    def _patience_left_s(self, now_s: float) -> float:
+        """Real seconds."""
+        return self._patience_s - (now_s - self._arrived_s) / self._context.speed
+
+    def _leave(self, now_s: float, *, stuck: bool = False) -> bool:
         ways = self._home.ways
         if ways is None:
             return False
-        if ways.peers is not None and not self._connection.by_peer:
-            place = ways.peers.out(self._home, (*self._left, self._pool.name), self._estimate, now_s)
-            if place is not None:
-                self._forward(place, now_s)
-                return True
+        if self._to_peer(now_s, stuck=stuck):
+            return True
         if not self.moves:
             return False
         way = ways.out(self._team, self._estimate, (*self._left, self._pool.name), now_s)
@@ -91,15 +130,25 @@ class Moving(Recovery):
 
     def _hop_lines(self) -> bytes:
         """See `recovery.Recovery`."""
-        ways, context = self._home.ways, self._context
+        ways = self._home.ways
         assert ways is not None
         assert ways.peers is not None
-        waited_real_s = (context.desk.clock.now_s() - self._arrived_s) / context.speed
-        return ways.peers.hop_lines(self._request.facts, self._patience_s - waited_real_s)
+        self._hop = ways.peers.counts.fresh(self.ticket)
+        self._orphaned = False
+        return ways.peers.hop_lines(self._request.facts, self._patience_left_s(self._context.desk.clock.now_s()), self._hop)
+
+    def _take_back(self) -> None:
+        """What was forwarded isn't the other gateway's to count any more."""
+        ways = self._home.ways
+        if self._pool.peer and self._hop and ways is not None and ways.peers is not None:
+            ways.peers.counts.mine(self._hop)
+            self._orphaned = True
 
     def _return(self, now_s: float) -> bool:
-        """Where it went it was not served: back to its own pool, once, for what is left of its longest wait."""
+        """Where it went it was not served: back to its own pool, once, for what is left of its longest wait, and to no replica tried."""
         if not self._left or self._left[0] != self._home.name or self._left.count(self._home.name) > 1:
+            return False
+        if self._tried and ((self._stuck and self._home.routed) or not self._context.retries.take()):
             return False
         if self._pool.peer and self._ask.model == self._home.model and not self._has_our_tier():
             self._arrive_at(self._home, self._request.body, b"", now_s)
@@ -128,11 +177,13 @@ class Moving(Recovery):
         self._pool = pool
         self._meter = pool.meters[tier.name]
         self._body = body
-        self._retries = 0
-        self._resent = False
+        if not pool.peer and pool is not self._home:
+            self._retries = 0
+        self._resent = self._orphaned = False
+        self._hop = b""
         self._forget_answer()
+        self._forget_emitted()
         self.way = told
-        self._tried = ()
         self._wants = NOTHING
         if self.sized is not None:  # another model's tokens were counted
             self.sized = msgspec.structs.replace(self.sized, counted_tokens=None)
@@ -141,6 +192,5 @@ class Moving(Recovery):
         shape: Shape = self._estimate
         self._meter.arrive(shape)
         longest_s = max(0.0, tier.longest_wait_s - (now_s - self._arrived_s))
-        waited_real_s = (now_s - self._arrived_s) / self._context.speed
-        waits = Waits(longest_s, max(0.0, self._patience_s - waited_real_s), not self._ask.stream)
-        self._context.desk.move(before, pool, self, tier, self._team, shape, now_s, waits)
+        waits = Waits(longest_s, max(0.0, self._patience_left_s(now_s)), not self._ask.stream)
+        self._context.desk.move(before, pool, self, tier, self._team, shape, now_s, waits, tried=self._tried)

@@ -17,6 +17,7 @@ from forebay.admission.spill import SpillAdmission
 from forebay.domain.shape import Shape
 from forebay.gateway.desk import Desk
 from forebay.gateway.heads import HeadFacts
+from forebay.gateway.hop_counts import HopCounts
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.ports.clock import Clock
 from forebay.spec.types import EngineKind, Pool, Spec, Spill, Team
@@ -71,12 +72,25 @@ class Peers(Protocol):
     forwarded: dict[tuple[str, str], int]
     """Requests by pool and gateway."""
 
-    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> PoolDesk | None:
-        """Where a request of this shape is forwarded to that waits in ``pool``, if anywhere; not to one that it has ``left``."""
+    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, stuck: bool) -> PoolDesk | None:
+        """Where a request of this shape is forwarded to that waits in ``pool``, if anywhere; not to one that it has ``left``.
+
+        ``stuck``: no replica of ours will take it, however long it waits.
+        """
         ...
 
-    def hop_lines(self, facts: HeadFacts, patience_s: float) -> bytes:
+    def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> bool:
+        """Whether there is a place for one that is stuck."""
+        ...
+
+    counts: HopCounts
+
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes) -> bytes:
         """Header lines that go with it."""
+        ...
+
+    def adopts(self, ticket: int, hop: bytes) -> bool:
+        """Another gateway says that ``hop`` has ended: whether a request is on it, which is counted here then, however it ends."""
         ...
 
 

@@ -6,18 +6,21 @@ It comes to life with the first roster under leases, so that a gateway which is 
 import asyncio
 import contextlib
 import hmac
+import http
 from typing import Protocol
 
 import msgspec
 
 from forebay.admission.lessee import Ask, Effect, Lessee
 from forebay.domain.roster import Heard, Hello, Residue, Roster, RosterPool, RosterReplica
-from forebay.gateway.answers import JSON, ErrorReply
+from forebay.gateway.answers import JSON, ErrorReply, bad_request
 from forebay.gateway.desk import Desk
 from forebay.gateway.forwarding import Forwarding
+from forebay.gateway.hop_counts import HOPS, HopCounts
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.records import REQUESTS
 from forebay.gateway.request import Request
+from forebay.gateway.usage import UsageBook
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.ports.upstream import BodySource, Exchange, FetchFailed, ResponseSink, Upstream, fetch
 from forebay.spec.types import Spec
@@ -52,6 +55,7 @@ class Owner(Protocol):
     clock: Clock
     desk: Desk
     upstream: Upstream
+    usage: UsageBook
 
     def tell(self, kind: str, message: str) -> None:
         """An event."""
@@ -63,7 +67,8 @@ class Peering:
 
     def __init__(self, owner: Owner) -> None:
         self.lessee = Lessee()
-        self.forwarding = Forwarding(owner.spec, owner.desk)
+        self.counts = HopCounts(owner.name, owner.usage.journal.name, owner.clock, self._ask_counts, self._adopts)
+        self.forwarding = Forwarding(owner.spec, owner.desk, self.counts)
         self._owner = owner
         self._raw = owner.upstream
         self._roster = Roster(0, 0, 0.0, ())
@@ -83,6 +88,7 @@ class Peering:
             self._timer.cancel()
         for task in self._asking:
             task.cancel()
+        self.counts.close()
 
     # -- what the controller says --------------------------------------------------------------------------------------
 
@@ -167,6 +173,22 @@ class Peering:
             ago_s = _decode(body).heard_ago_s
         self._carry_out(self.lessee.told(gateway, ago_s, self._owner.clock.now_s()))
 
+    def _adopts(self, ticket: int, hop: bytes) -> bool:
+        return self.forwarding.adopts(ticket, hop)
+
+    async def _ask_counts(self, gateway: str, hops: bytes) -> bytes | None:
+        """`hop_counts.Ask`."""
+        url = self._urls.get(gateway)
+        if url is None:
+            return None
+        host = url.partition("//")[2].encode()
+        head = b"POST %b HTTP/1.1\r\nhost: %b\r\nx-forebay-hop: %b\r\ncontent-length: %d\r\n\r\n"
+        wire = head % (HOPS, host, self.forwarding.hop_key, len(hops)) + hops
+        with contextlib.suppress(FetchFailed):
+            status, body = await fetch(self._raw, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
+            return body if status == http.HTTPStatus.OK else None
+        return None
+
     # -- what others ask -----------------------------------------------------------------------------------------------
 
     def admits(self, connection: ClientConnection, request: Request) -> bool:
@@ -180,6 +202,12 @@ class Peering:
         if path == HEARD:
             ago_s = self._owner.clock.now_s() - self.lessee.renewed_s
             connection.answer(200, JSON, msgspec.json.encode(_HeardAgo(ago_s if ago_s < float("inf") else None)))
+            return False
+        if path == HOPS:
+            try:
+                connection.answer(200, JSON, self.counts.answer(request.body))
+            except msgspec.DecodeError as error:
+                connection.refuse(bad_request(f"This is no list of hops: {error}."))
             return False
         return True
 

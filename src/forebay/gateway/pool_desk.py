@@ -76,6 +76,10 @@ class Caller(Ticketed, Protocol):
         """The replica that owes it tokens, and since when it got none."""
         ...
 
+    def adopted(self, hop: bytes) -> bool:
+        """Whether it is on that hop, which has ended at its other end; if so it is counted here."""
+        ...
+
     def moved_from(self, replica: str, why: str) -> None:
         """``replica`` has stopped working: go on elsewhere if it runs there."""
         ...

@@ -2,24 +2,25 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 
 from forebay.admission.outcomes import Refusal, Shortage
 from forebay.domain.shape import Usage
-from forebay.domain.usage import How
+from forebay.domain.usage import How, UsageKey
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.call import CallState
 from forebay.gateway.desk import Desk
+from forebay.gateway.hop_counts import Count
 from forebay.gateway.leaving import SAMPLE_EVERY, Leaving
-from forebay.gateway.meters import Outcome
+from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.records import WHY_CHARS_MAX, Place, Record, shown_way
 from forebay.ports.upstream import ResponseHead
 
 PLACES_MAX = 4096
 """Pairs of pool and replica whose header lines are remembered."""
 _PLACE_NAMES = frozenset({b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica"})
-_STRANGE = frozenset({400, 401, 403, 404, 413})
+_STRANGE = frozenset({400, 401, 403, 404, 413, 503})
 _NO_FIELD = re.compile(rb"[^\x21-\x7e]")
 _HOW = {
     Outcome.COMPLETED: How.COMPLETED,
@@ -31,6 +32,8 @@ _HOW = {
     Outcome.CLIENT_SLOW: How.LEFT,
 }
 """Of a request that ends; one that moved has not."""
+_CUT_SHORT = frozenset({How.TRUNCATED, How.FAILED})
+"""What is told inside a stream, and else by an answer that ends too early."""
 _ENDED_WELL = How.COMPLETED
 _COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _SHED = Outcome.SHED
@@ -52,8 +55,25 @@ def told_by_peer(gateway: str, head: ResponseHead | None) -> bytes:
 
 
 def refused_a_stranger(head: ResponseHead) -> bool:
-    """Whether another gateway refused what it took for no pool's request: it has not the same configuration yet, or another hop key."""
+    """Whether another gateway refused what it took for no pool's request: it has not the same configuration yet, or another hop key.
+
+    Or it has no room for requests at all, or is about to end.
+    """
     return head.status in _STRANGE and not any(name in _PLACE_NAMES for name, _ in head.headers)
+
+
+def _counted(
+    meter: TierMeter,
+    outcome: Outcome,
+    count: Callable[..., None],
+    key: UsageKey,
+    how: How,
+    usage: Usage | None,
+    queue_s: float,
+    ended_s: float,
+) -> None:
+    meter.ended(outcome, usage)
+    count(key, how, usage, queue_s, ended_s)
 
 
 class Recorded(CallState, ABC):
@@ -64,6 +84,11 @@ class Recorded(CallState, ABC):
     @abstractmethod
     def _counted_usage(self) -> Usage | None:
         """What was seen of its answer by now."""
+
+    @property
+    @abstractmethod
+    def _streams(self) -> bool:
+        """The client gets events."""
 
     @property
     def known_as(self) -> tuple[str, bytes]:
@@ -107,14 +132,18 @@ class Recorded(CallState, ABC):
         """It has ended: counted, and noted."""
         context, pool, model = self._context, self._home if self._orphaned else self._pool, self._ask.model
         records = context.records
-        if not pool.peer:  # it is counted where it was answered
-            context.usage.count(
-                (self._team, model if model in pool.adapters else pool.model, self._meter.tier.name, pool.name),
-                _ENDED_WELL if outcome is _COMPLETED else _HOW[outcome],
-                usage,
-                self._queue_s if self._wait_counted else now_s - self._arrived_s,
-                now_s + records.wall_offset_s,
-            )
+        if pool.peer:  # it is counted where it was answered
+            self._meter.ended(outcome, usage)
+        else:
+            key = (self._team, model if model in pool.adapters else pool.model, self._meter.tier.name, pool.name)
+            how = _ENDED_WELL if outcome is _COMPLETED else _HOW[outcome]
+            queue_s, ended_s = self._queue_s if self._wait_counted else now_s - self._arrived_s, now_s + records.wall_offset_s
+            if self._connection.by_peer or self._orphaned:
+                count = partial(_counted, self._meter, outcome, context.usage.count, key, how, usage, queue_s, ended_s)
+                self._count_once(how, reason, count)
+            else:
+                self._meter.ended(outcome, usage)
+                context.usage.count(key, how, usage, queue_s, ended_s)
         if self._waited_for and records.waited.get(self.known_as) is self:
             del records.waited[self.known_as]
         if outcome is not _COMPLETED or self._retries or self._preempted or self._left:
@@ -146,6 +175,27 @@ class Recorded(CallState, ABC):
                 self._candidates,
             )
         )
+
+    def _count_once(self, how: How, reason: str, count: Count) -> None:
+        """It was forwarded, here or from here: count it, unless the gateway at the other end of the hop does."""
+        ways = self._home.ways
+        hop = self._hop if self._orphaned else self._request.facts.hop_id
+        if not hop or ways is None or ways.peers is None:
+            count()
+        elif self._orphaned:
+            ways.peers.counts.settle(self._pool.peer, hop, count)
+        elif how is How.LEFT or reason == Refusal.SHUTTING_DOWN or (self._open and not self._streams and how in _CUT_SHORT):
+            ways.peers.counts.settle("", hop, count)
+        else:
+            ways.peers.counts.mine(hop)
+            count()
+
+    def adopted(self, hop: bytes) -> bool:
+        """See `desk.Caller`."""
+        if self._hop != hop or self._over or self._exchange is None:
+            return False
+        self._orphaned = True
+        return True
 
     def record(self, now_s: float) -> Record:
         """See `records.Live`."""

@@ -68,6 +68,14 @@ class Recovery(Ending, ABC):
         """Header lines for another gateway."""
 
     @abstractmethod
+    def _take_back(self) -> None:
+        """The hop to another gateway has ended early: the request isn't that one's to count any more."""
+
+    @abstractmethod
+    def _elsewhere(self) -> bool:
+        """Whether another gateway would take it."""
+
+    @abstractmethod
     def head(self, head: ResponseHead) -> None:
         """See `ports.ResponseSink`."""
 
@@ -111,13 +119,15 @@ class Recovery(Ending, ABC):
 
     def _failed(self, end: End, detail: str) -> None:
         """The exchange ended without a whole answer."""
+        if end is End.CONNECT_FAILED:
+            self._hop = b""  # no other gateway knows of it
+        else:
+            self._take_back()
         if end is End.STALE and not self._resent:
             self._resent = True
             self._forget_answer()
             self._send()
         elif self._open:
-            # A gateway that lives ends its streams; one that was killed has counted nothing of this one.
-            self._orphaned = bool(self._pool.peer) and end is End.CUT and self._stream is not None and not self._paused
             self._broken(f"The engine's answer broke off ({end}).")
         elif end in _RETRYABLE:
             self._try_elsewhere(f"The engine could not be reached or broke off ({end}).", detail=detail, paid=end is not End.CONNECT_FAILED)
@@ -125,7 +135,8 @@ class Recovery(Ending, ABC):
             self._try_elsewhere(f"The engine did not answer ({end}).", detail=detail)
         elif end is End.TIMEOUT:
             self._blame("It did not answer in time.")
-            self._give_up(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
+            who = f"gateway {self._pool.peer}, to which the request was forwarded," if self._pool.peer else "engine"
+            self._give_up(ErrorReply(504, "server_error", "engine_timeout", f"The {who} did not answer in time."))
         else:
             self._blame(f"Its answer is no HTTP ({detail}).")
             self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
@@ -286,6 +297,7 @@ class Recovery(Ending, ABC):
         elif silent or now_s - self._sent_s > self._total_s:
             self._drop_exchange()
             if self._open:
+                self._take_back()
                 self._broken("The engine did not go on in time.")
             else:
                 self._failed(End.TIMEOUT, "")
@@ -294,9 +306,11 @@ class Recovery(Ending, ABC):
             self._try_elsewhere("The engine did not begin its answer in time.")
 
     def _another(self) -> bool:
-        """There is a replica in routing that has not been tried, and a try left."""
+        """There is a replica in routing that has not been tried, or another gateway, and a try left."""
+        if self._retries >= RETRIES_MAX:
+            return False
         tried = (*self._tried, self._replica)
-        return self._retries < RETRIES_MAX and any(replica not in tried for replica in self._pool.routed)
+        return any(replica not in tried for replica in self._pool.routed) or self._elsewhere()
 
     def _another_url(self) -> str:
         """The address of a replica in routing that has not been tried; empty where there is none."""

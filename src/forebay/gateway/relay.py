@@ -110,19 +110,21 @@ class Call(Moving):
         context = self._context
         self._over = True
         self._tell_here()
+        ends = effect.why is Refusal.SHUTTING_DOWN
         # Another gateway that serves it still counts it, as one whose client has left.
-        self._orphaned = bool(self._pool.peer) and effect.why is not Refusal.SHUTTING_DOWN
+        self._orphaned = self._orphaned or (bool(self._pool.peer) and not ends)
         self._meter.shed[effect.why] += 1
-        self._meter.outcomes[Outcome.SHED] += 1
         reply = refusal_reply(effect, context.speed, context.chance)
         self._turned_away(effect.why, reply)
-        self._refuse(reply)
+        if ends and self._connection.by_peer:  # as by one that is not there: without a pool's name
+            self._connection.refuse(reply, b"x-request-id: %b\r\n" % self._request_id)
+        else:
+            self._refuse(reply)
 
     def over_limit(self, over: OverCap) -> None:
         """Tell the client which limit of its team that is, and whether coming back will help."""
         self._over = True
         self._meter.shed[Refusal.OVER_LIMIT] += 1
-        self._meter.outcomes[Outcome.SHED] += 1
         reply, extra = over_limit_reply(over, self._context.speed, self._context.chance)
         self._turned_away(Refusal.OVER_LIMIT, reply)
         self._refuse(reply, extra)
@@ -307,6 +309,9 @@ class Call(Moving):
             else:
                 foreign = self._pool.foreign
                 said = f"The engine answered {status}." if status != 200 else "The engine answered 200, but neither JSON nor events."
+                if self._pool.peer:
+                    said = f"The gateway that it was forwarded to answered {status}."
+                    self._take_back()
                 self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status != 429, paid=status == 200)
             return
         if self._stream is not None:

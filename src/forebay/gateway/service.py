@@ -144,6 +144,8 @@ class Gateway(Duties):
         self._emit("gateway_drain", f"{shutting.live(self)} requests are inside")
         await shutting.until_empty(self, self.clock.now_s() + self.limits.drain_s)
         self._emit("gateway_drained", f"{await shutting.cut(self)} requests were cut")
+        if self.peering is not None:
+            await self.peering.counts.settled()
         await self.close()
 
     def reload(self, spec: Spec) -> None:

@@ -57,6 +57,8 @@ async def cut(gateway: Leaver) -> int:
     if not inside:
         return 0
     for server in gateway.servers:
+        if server.by_peer:
+            continue  # it hands to the others' what is no question of a gateway's
         server.handle = server.handle_large = lambda connection, _: _too_late(gateway, connection)
     effect = Refuse(0, Refusal.SHUTTING_DOWN, RETRY_AFTER_REAL_S * gateway.clock.speed)
     pools = (*gateway.desk.pools.values(), *gateway.desk.spills)

@@ -349,6 +349,13 @@ GATEWAY = Record(
         Field("tls", TLS, TLS.doc, default="plain HTTP"),
         Field("count", Whole(1, 16, 2), "Processes of `forebay up` that share the address, each with replicas of its own.", "gateways"),
         Field("join", formats.LISTEN, "Where `forebay gateway --join` of other machines connects.", "join", default="nobody joins"),
+        Field(
+            "join_secret_env",
+            Text("a variable's name", r"[A-Za-z_][A-Za-z0-9_]{0,127}", "FOREBAY_JOIN_SECRET"),
+            "Environment variable of controller and gateways with a secret that each must know to be talked to.",
+            "join_secret_env",
+            default="whoever reaches `join` joins",
+        ),
     ),
     Spec,
 )

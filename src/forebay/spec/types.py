@@ -311,6 +311,8 @@ class Spec(msgspec.Struct, frozen=True):
     """Processes of `forebay up` that share the address."""
     join: Listen | None = None
     """Where gateways on other machines join; None: there are none."""
+    join_secret_env: str = ""
+    """Name of the environment variable with what gateways and controller prove to each other; empty: nothing is proved."""
     admin: Listen = Listen(port=8081)
     limits: Limits = Limits()
     state_dir: str = ".forebay"

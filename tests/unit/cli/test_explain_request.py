@@ -209,6 +209,27 @@ def test_whichever_gateway_has_the_request_tells_of_it_each_time(several, answer
     assert explain_request.told("req-1", None, several(*answers), "") == RECORD
 
 
+HUNG = msgspec.structs.replace(
+    FORWARDED, outcome="failed", why="The gateway b, to which the request was forwarded, did not answer in time."
+)
+LEFT = msgspec.structs.replace(RECORD, outcome="client_gone")
+
+
+@pytest.mark.parametrize("answers", [(HUNG, LEFT), (LEFT, HUNG)])
+def test_one_that_hung_at_another_gateway_is_told_of_by_the_one_that_gave_it_up(several, answers):
+    """To the other one it was a client that left, and that is what was told."""
+    assert explain_request.told("req-1", None, several(*answers), "") == HUNG
+
+
+def test_so_it_is_from_the_history(tmp_path):
+    store = SqliteStore(tmp_path / STORE_FILE)
+    before = msgspec.structs.replace(RECORD, arrived_unix_s=RECORD.arrived_unix_s - 100.0)
+    for record in (before, HUNG, LEFT):
+        store.append_finished([Finished("req-1", "search", 1.0, True, msgspec.Raw(msgspec.json.encode(record)))])
+    store.close()
+    assert explain_request.recorded("req-1", str(tmp_path)) == HUNG
+
+
 def test_one_that_came_back_from_another_gateway_is_told_of_by_the_one_that_answered_it(several):
     refused = msgspec.structs.replace(RECORD, outcome="shed", arrived_unix_s=RECORD.arrived_unix_s + 1, total_s=0.1)
     back = msgspec.structs.replace(RECORD, left=("chat", "chat/gateway-1"))

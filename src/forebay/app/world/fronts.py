@@ -79,6 +79,10 @@ class Front:
             self.link()
             self._busy = False
 
+    def cut_hops(self) -> None:
+        """Every connection on which others forward to it breaks; both ends live."""
+        network().cut(HOPS_PORT + self.number)
+
     async def crash(self, for_s: float) -> None:
         """As by SIGKILL; another process takes its place after so long."""
         if self._busy:

@@ -37,10 +37,11 @@ class Trouble(StrEnum):
     CONTROLLER_RESTART = "controller_restart"
     GATEWAY_CRASH = "gateway_crash"
     GATEWAY_CUT_OFF = "gateway_cut_off"
+    HOPS_CUT = "hops_cut"
 
 
-OF_SEVERAL = frozenset({Trouble.GATEWAY_CRASH, Trouble.GATEWAY_CUT_OFF})
-"""Only where there are several gateways: of one, these are an outage."""
+OF_SEVERAL = frozenset({Trouble.GATEWAY_CRASH, Trouble.GATEWAY_CUT_OFF, Trouble.HOPS_CUT})
+"""Only where there are several gateways: of one, these are an outage, or nothing."""
 TO_ALL = tuple(trouble for trouble in Trouble if trouble not in OF_SEVERAL)
 
 

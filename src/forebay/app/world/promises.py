@@ -60,14 +60,16 @@ def each_second(gateway: Gateway, now_s: float) -> list[Broken]:
     return []
 
 
-def bill(gateways: Sequence[Gateway], store: Store, now_s: float) -> list[Broken]:
-    """What the ledger has is what the gateways metered, whatever happened on the way; told a minute after the last trouble."""
+def bill(gateways: Sequence[Gateway], store: Store, wishes: int, now_s: float) -> list[Broken]:
+    """What the ledger has is what the gateways metered, each request once, whatever happened; a minute after the last trouble."""
     rows = [row.counts for row in store.usage()]
     ledger = [sum(counts) for counts in zip(*rows, strict=True)] or [0] * COUNTS
     meters = [meter for gateway in gateways for pool in gateway.desk.pools.values() for meter in pool.meters.values()]
     ended = sum(count for meter in meters for outcome, count in meter.outcomes.items() if outcome is not Outcome.MOVED)
     metered = (ended, sum(meter.prompt_tokens for meter in meters), sum(meter.output_tokens for meter in meters))
     billed = (sum(ledger[: len(How)]), ledger[PROMPT], ledger[OUTPUT])
+    if billed[0] > wishes:
+        return [Broken(now_s, "nothing is billed twice", f"{billed[0]} of {wishes} requests")]
     if billed == metered:
         return []
     return [Broken(now_s, "the bill is right", f"requests, prompt and output tokens: {billed} billed, {metered} metered")]

@@ -121,6 +121,8 @@ class World:
                 await self.fronts[event.draw % len(self.fronts)].crash(event.for_s)
             case Trouble.GATEWAY_CUT_OFF:
                 await self.fronts[event.draw % len(self.fronts)].cut_off(event.for_s)
+            case Trouble.HOPS_CUT:
+                self.fronts[event.draw % len(self.fronts)].cut_hops()
             case Trouble.CHANNEL_CUT:
                 network().cut(CHANNEL_PORT)
             case Trouble.CHANNEL_HELD:
@@ -172,7 +174,7 @@ class World:
         crashed = any(front.crashes for front in self.fronts)
         self.broken += at_the_end([front.gateway for front in self.fronts], answers, len(self.plan.wishes), now_s, crashed)
         if not crashed:  # a crash loses what no ledger has yet
-            self.broken += bill([front.gateway for front in self.fronts], self.store, now_s)
+            self.broken += bill([front.gateway for front in self.fronts], self.store, len(self.plan.wishes), now_s)
         self.broken += [Broken(now_s, "a drain cuts no stream", promise) for promise in self.fleet.broken_promises]
         for front in self.fronts:
             await front.unlink()
