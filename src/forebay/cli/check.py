@@ -112,7 +112,8 @@ def _print(spec: Spec, file: Path, missing: Sequence[str]) -> None:
 
 
 def _warnings(spec: Spec, sizes: list[Sizing], missing: Sequence[str]) -> list[str]:
-    return [*(warning for size in sizes for warning in size.warnings), *_contexts(spec), *missing, *key_troubles(spec), *join_troubles(spec)]
+    told = (warning for size in sizes for warning in size.warnings)
+    return [*told, *_contexts(spec), *missing, *key_troubles(spec), *join_troubles(spec)]
 
 
 def _contexts(spec: Spec) -> Iterator[str]:
