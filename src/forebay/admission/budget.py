@@ -219,6 +219,10 @@ class Replica:
             return True
         return peak_kv_tokens(self._spread(ticket, victims)) <= capacity.kv_tokens
 
+    def again_s(self, ticket: Ticket) -> float:
+        """How long it takes to prefill again what ``ticket``, which runs here, has in its KV; 0: unknown."""
+        return (ticket.uncached + ticket.emitted) * self._token_s
+
     def grant(self, ticket: Ticket, now_s: float, cached_tokens: int = 0) -> None:
         """Give a permit; the caller has asked ``fits``."""
         if cached_tokens:

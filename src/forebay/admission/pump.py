@@ -7,7 +7,7 @@ is not preemptible takes the place of preemptible ones (`preempting`).
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from forebay.admission.budget import NOT_KEPT, Replica
 from forebay.admission.effects import Dispatch, Effect, Requeue
@@ -30,8 +30,10 @@ COURTEOUS_S = 60.0
 class Pump:
     """Moves requests from ``waiting`` to replicas, and preemptible ones back."""
 
-    def __init__(self, waiting: Waiting) -> None:
+    def __init__(self, waiting: Waiting, resumable: Callable[[int], int | None] | None = None) -> None:
+        """``resumable``: see `machine.Admission`."""
         self.waiting = waiting
+        self._resumable = resumable
         self.replicas = Replicas()
         self.preempted_total = 0
         self._change = 0
@@ -187,23 +189,30 @@ class Pump:
         """Start it in place of preemptible requests, which wait again; False where that makes no room."""
         if entry.lane.preemptible or not any(replica.preemptible for replica in self.replicas.listed):
             return False
-        found = victims_for(entry, self.replicas.by_load())
+        found = victims_for(entry, self.replicas, now_s, self._resumable)
         if found is None:
             return False
         replica, victims = found
-        for victim in victims:
+        for victim, more_prompt_tokens in victims:
             replica.release(victim)
+            if more_prompt_tokens:
+                victim.resume(more_prompt_tokens)
             self.preempted_total += 1
             victim.preempted += 1
             self.wait_again(victim, now_s)
-            _take_back(effects, victim.id, replica.id)
+            _take_back(effects, Requeue(victim.id, replica.id, more_prompt_tokens))
         self.freed(replica)
         self.start(entry, replica, now_s, effects)
         return True
 
     def wait_again(self, entry: Ticket, now_s: float) -> None:
-        """One that had been started waits first in its lane, with what was left of its longest wait; the queue's bound doesn't count it."""
-        entry.deadline_s = now_s + max(0.0, entry.deadline_s - entry.dispatched_s)
+        """One that had been started waits first in its lane; the queue's bound doesn't count it.
+
+        It waits for what was left of its longest wait when it was started, and no longer than its client does.
+        """
+        last_start_s = self.replicas.last_start_s(entry, now_s if entry.answered else entry.arrived_s)
+        entry.deadline_s = max(now_s, min(now_s + entry.deadline_s - entry.dispatched_s, last_start_s))
+        entry.shared = False
         entry.returned = True
         entry.tried_seq = -1
         self._some_came_back = True
@@ -264,10 +273,10 @@ class Pump:
         assert self._kept is None or self._kept[0].queued_seq, "space is kept for one that does not wait"
 
 
-def _take_back(effects: list[Effect], ticket: int, replica_id: str) -> None:
+def _take_back(effects: list[Effect], end: Requeue) -> None:
     """Ask for its end; one that has only just been started, and is not sent yet, is never sent."""
     for effect in effects:
-        if isinstance(effect, Dispatch) and effect.ticket == ticket:
+        if isinstance(effect, Dispatch) and effect.ticket == end.ticket:
             effects.remove(effect)
             return
-    effects.append(Requeue(ticket, replica_id))
+    effects.append(end)

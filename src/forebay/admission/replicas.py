@@ -120,6 +120,12 @@ class Replicas:
         """How long its answer takes on a full replica; 0 where that is unknown."""
         return ticket.output / ticket.sequences / self.sequence_tokens_per_s if self.sequence_tokens_per_s > 0 else 0.0
 
+    def last_start_s(self, ticket: Ticket, since_s: float) -> float:
+        """Until when to start it for a client that reads nothing from ``since_s`` on, until its answer or the next token comes."""
+        if ticket.patience_s == math.inf:
+            return math.inf
+        return since_s + ticket.patience_s - self.prefill_s(ticket) - (self.decode_s(ticket) if ticket.whole else 0.0)
+
     def by_load(self) -> list[Replica]:
         """All that may be chosen, the least loaded first."""
         unweighed = self._unweighed
