@@ -93,14 +93,8 @@ class Admission(Books):
             if not replicas.courteous:
                 replicas.be_courteous(True)
         goes_next = (not waiting.count or not waiting.ahead(lane)) and not (lane.preemptible and waiting.held)
-        if goes_next:
-            replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
-            if replica is not None:
-                pump.start(entry, replica, now_s, effects)
-                return effects
-            if pump.preempt(entry, now_s, effects):
-                self._run(now_s, effects)
-                return effects
+        if goes_next and self._start_now(entry, now_s, effects):
+            return effects
         prefill_s = replicas.prefill_s(entry)
         entry.late_at_s = now_s + min(lane.ttft_s if ttft_s is None else ttft_s, patience_s) - prefill_s
         if patience_s < math.inf:
@@ -223,6 +217,18 @@ class Admission(Books):
         """These are the teams' weights from now on, 1 for those not named; what was given is not weighed anew."""
         for lane in self._lanes:
             lane.order.reweigh(weights)
+
+    def _start_now(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:
+        """Whether an arrival that goes next has its permit; what gave its place up for that may start elsewhere."""
+        pump, replicas = self._pump, self._replicas
+        replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
+        if replica is not None:
+            pump.start(entry, replica, now_s, effects)
+        elif not pump.preempt(entry, now_s, effects):
+            return False
+        if pump.some_came_back:
+            self._run(now_s, effects)
+        return True
 
     def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
         """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""

@@ -47,11 +47,15 @@ def victims_for(ticket: Ticket, replicas: Replicas, now_s: float, resumable: Res
 
 def _may_go(permit: Ticket, ticket: Ticket, replicas: Replicas, now_s: float, resumable: Resumable | None) -> bool:
     lane = permit.lane
-    if not lane.preemptible or lane.index <= ticket.lane.index or permit.preempted >= PREEMPTIONS_MAX or permit.shared:
+    if not lane.preemptible or lane.index <= ticket.lane.index or (permit.answered and resumable is None):
         return False
-    if permit.answered:
-        return resumable is not None and replicas.last_start_s(permit, now_s) > now_s
-    return replicas.last_start_s(permit, permit.arrived_s) > now_s
+    return may_restart(permit, replicas, now_s)
+
+
+def may_restart(permit: Ticket, replicas: Replicas, now_s: float) -> bool:
+    """Whether it may give its place up once more, and its client would wait for it."""
+    since_s = now_s if permit.answered else permit.arrived_s
+    return permit.preempted < PREEMPTIONS_MAX and not permit.shared and replicas.last_start_s(permit, since_s) > now_s
 
 
 def _least_lost(replica: Replica, spared: list[Ticket], now_s: float, resumable: Resumable | None) -> list[Victim]:

@@ -9,9 +9,9 @@ is not preemptible takes the place of preemptible ones (`preempting`).
 import math
 from collections.abc import Callable, Collection
 
-from forebay.admission.budget import NOT_KEPT, Replica
+from forebay.admission.budget import BACKFILL_PREFILL, NOT_KEPT, Replica
 from forebay.admission.effects import Dispatch, Effect, Requeue
-from forebay.admission.preempting import victims_for
+from forebay.admission.preempting import Victim, may_restart, victims_for
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import Waiting
@@ -42,7 +42,7 @@ class Pump:
         """…the replicas on which that was…"""
         self._freed_from = 0
         """…since this change: what was looked at before it has to be looked at on all."""
-        self._some_came_back = False
+        self.some_came_back = False
         """Since the last run: they have been looked at nowhere."""
         self._joined_before = 0
         """Who was queued with this number or before it did not know the present roster then."""
@@ -96,6 +96,8 @@ class Pump:
             if order.last is not account:
                 order.starts(account)
         replicas = self.replicas
+        if replica.young and not entry.lane.preemptible:
+            self._clear_way(entry, replica, now_s, effects)
         replicas.chosen_seq += 1
         replica.chosen_seq = replicas.chosen_seq
         replica.grant(entry, now_s, replicas.sent(entry, replica) if entry.prefix is not None else 0)
@@ -154,7 +156,7 @@ class Pump:
             fresh = head.tried_seq < self._freed_from
             if head.queued_seq <= self._joined_before and self.replicas.hopeless(head) is not None:
                 return head
-            if not self._some_came_back and not self._open(self.replicas.listed if fresh else self._freed):
+            if not self.some_came_back and not self._open(self.replicas.listed if fresh else self._freed):
                 break
             replica = self.place(head, now_s)
             if replica is not None:
@@ -163,7 +165,7 @@ class Pump:
                 break
         self._freed.clear()
         self._freed_from = self._change
-        self._some_came_back = False
+        self.some_came_back = False
         return None
 
     def _want_anew(self) -> None:
@@ -193,6 +195,19 @@ class Pump:
         if found is None:
             return False
         replica, victims = found
+        self._give_up(replica, victims, now_s, effects)
+        self.start(entry, replica, now_s, effects)
+        return True
+
+    def _clear_way(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
+        """Take back what has not begun there and would be in the way of ``entry``, unless together they are little."""
+        unbegun = [(one, 0) for one in replica.young.unbegun(now_s, replica.lag_s) if may_restart(one, self.replicas, now_s)]
+        tokens = sum([one.outstanding for one, _ in unbegun])
+        if tokens and tokens + entry.uncached > BACKFILL_PREFILL * replica.capacity.prefill_tokens:
+            self._give_up(replica, [(one, 0) for one, _ in unbegun if not one.answered], now_s, effects)
+
+    def _give_up(self, replica: Replica, victims: list[Victim], now_s: float, effects: list[Effect]) -> None:
+        """These wait again."""
         for victim, more_prompt_tokens in victims:
             replica.release(victim)
             if more_prompt_tokens:
@@ -202,8 +217,6 @@ class Pump:
             self.wait_again(victim, now_s)
             _take_back(effects, Requeue(victim.id, replica.id, more_prompt_tokens))
         self.freed(replica)
-        self.start(entry, replica, now_s, effects)
-        return True
 
     def wait_again(self, entry: Ticket, now_s: float) -> None:
         """One that had been started waits first in its lane; the queue's bound doesn't count it.
@@ -215,7 +228,7 @@ class Pump:
         entry.shared = False
         entry.returned = True
         entry.tried_seq = -1
-        self._some_came_back = True
+        self.some_came_back = True
         self.waiting.join(entry, now_s)
 
     def _pass(self, head: Ticket, now_s: float, effects: list[Effect]) -> bool:
