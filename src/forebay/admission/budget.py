@@ -14,6 +14,7 @@ from forebay.admission.outcomes import Shortage
 from forebay.admission.peaks import Peaks
 from forebay.admission.reconcile import booked
 from forebay.admission.tickets import REVIEW_TOKENS_MIN, Ticket
+from forebay.admission.young import Young
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
 
 EXACT_MAX = 24
@@ -43,7 +44,7 @@ class Replica:
         self.listed = True
         """In the roster: may get new permits. One that left keeps those it has until they end."""
         self.permits: dict[int, Ticket] = {}
-        self.sequences = 0
+        self.sequences = self.chosen_seq = 0
         self.held_tokens = 0
         """KV tokens held now, as far as tokens were reported."""
         self.worst_tokens = 0
@@ -54,7 +55,6 @@ class Replica:
         """…and, while there are any, when they are foreseen to be prefilled."""
         self.lag_s = LAG_S
         """As first tokens have shown it."""
-        self.chosen_seq = 0
         self.rank = (0.0, 0, 0)
         """Fraction of the tightest budget in use, streams, and when it was last chosen: the lowest is chosen first. As of ``weigh``."""
         self.standing = 0.0
@@ -82,6 +82,8 @@ class Replica:
         """Somebody was refused for want of prefill tokens: only then is it news when some are freed."""
         self.wholes: deque[Ticket] = deque()
         """Permits of answers that come whole, about in the order in which their prompts are prefilled; some may be over."""
+        self.young = Young()
+        """Preemptible permits that were just given while others come."""
         self._wanting = wanting
         self.pauses = self.pause = 0
         """How many frees let nobody behind the head be looked at, the last time and from now on (`pump`)."""
@@ -219,6 +221,10 @@ class Replica:
             return True
         return peak_kv_tokens(self._spread(ticket, victims)) <= capacity.kv_tokens
 
+    def again_s(self, ticket: Ticket) -> float:
+        """How long it takes to prefill again what ``ticket``, which runs here, has in its KV; 0: unknown."""
+        return (ticket.uncached + ticket.emitted) * self._token_s
+
     def grant(self, ticket: Ticket, now_s: float, cached_tokens: int = 0) -> None:
         """Give a permit; the caller has asked ``fits``."""
         if cached_tokens:
@@ -236,7 +242,10 @@ class Replica:
             horizon_s = self.horizon_s
         self.horizon_s = ticket.prefilled_s = horizon_s + ticket.uncached * self._token_s
         self.prefill_tokens += ticket.uncached
-        self.preemptible += ticket.lane.preemptible
+        if ticket.lane.preemptible:
+            self.preemptible += 1
+            if self.courteous:
+                self.young.sent(ticket, now_s)
         if ticket.whole:
             # Nothing tells of the first token of an answer that comes whole.
             if self.wholes:
@@ -263,7 +272,9 @@ class Replica:
         if ticket.outstanding:
             self.prefill_tokens -= ticket.outstanding
             self.horizon_s -= ticket.outstanding * self._token_s
-        self.preemptible -= ticket.lane.preemptible
+        if ticket.lane.preemptible:
+            self.preemptible -= 1
+            self.young.gone(ticket)
         ticket.emitted = ticket.outstanding = 0
         if ticket.spared:
             ticket.uncached += ticket.spared
@@ -306,6 +317,11 @@ class Replica:
     def clear_in_s(self, now_s: float) -> float:
         """In how many seconds nothing is foreseen to be left to prefill; 0: nothing is, or it should be done by now."""
         return max(0.0, self.horizon_s - now_s) if self.prefill_tokens else 0.0
+
+    def yields_in_s(self, now_s: float) -> float:
+        """As `clear_in_s`, for one in whose way nothing is that has not begun and can be taken back."""
+        tokens = sum([ticket.outstanding for ticket in self.young.unbegun(now_s, self.lag_s)])
+        return 0.0 if tokens == self.prefill_tokens else max(0.0, self.horizon_s - tokens * self._token_s - now_s)
 
     def prefilled(self, ticket: Ticket) -> None:
         """The prompt is in the KV cache and waits for no prefill."""
@@ -368,19 +384,6 @@ class Replica:
             kv_tokens_least=least,
             kv_tokens_most=most,
         )
-
-    def check(self) -> None:
-        """Raises AssertionError unless the sums are those of the permits and no slot was given twice."""
-        permits = self.permits.values()
-        assert all(ticket.replica is self and ticket.queued_seq == 0 for ticket in permits), f"{self.id}: a permit is also elsewhere"
-        assert all(ticket.expected >= ticket.emitted for ticket in permits), f"{self.id}: a permit has less than nothing left"
-        assert self.sequences == sum(ticket.sequences for ticket in permits), f"{self.id}: slots leaked"
-        assert self.held_tokens == sum(ticket.held_tokens() for ticket in permits), f"{self.id}: KV tokens leaked"
-        assert self.worst_tokens == sum(ticket.prompt + ticket.expected for ticket in permits), f"{self.id}: KV estimates leaked"
-        assert self.prefill_tokens == sum(ticket.outstanding for ticket in permits), f"{self.id}: prefill tokens leaked"
-        assert self.preemptible == sum(ticket.lane.preemptible for ticket in permits), f"{self.id}: preemptible permits leaked"
-        assert self.sequences <= self.sequences_allowed, f"{self.id}: more sequences than slots"
-        assert self.listed or permits, f"{self.id}: left the roster, has no permit, and is still kept"
 
 
 def could_ever_fit(capacity: Capacity, ticket: Ticket) -> bool:

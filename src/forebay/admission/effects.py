@@ -14,13 +14,15 @@ class Dispatch(msgspec.Struct, frozen=True):
 
 
 class Requeue(msgspec.Struct, frozen=True):
-    """Abort this ticket's exchange with ``replica_id`` now and forget what came of it: its permit is another's, and it waits again.
+    """Abort this ticket's exchange with ``replica_id`` now: its permit is another's, and it waits again.
 
-    Only of preemptible tiers, and never once something of the answer is with the client.
+    Only of preemptible tiers. What came of the answer is forgotten, unless it is with the client: then the answer is gone on with from
+    there, as its owner has just said that it can be, and ``more_prompt_tokens`` of it are prompt to whoever does.
     """
 
     ticket: int
     replica_id: str
+    more_prompt_tokens: int = 0
 
 
 class Refuse(msgspec.Struct, frozen=True):

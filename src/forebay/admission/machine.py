@@ -10,30 +10,30 @@ O(replicas) cheap comparisons. What was found to fit nowhere is tried again only
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from forebay.admission.books import Books
 from forebay.admission.budget import Replica
-from forebay.admission.candidates import Candidate, candidates
 from forebay.admission.effects import Effect, Refuse
-from forebay.admission.fairness import OUTPUT_COST, TeamLoad
+from forebay.admission.fairness import OUTPUT_COST
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix
 from forebay.admission.prior import SPARSELY
 from forebay.admission.pump import NO_REPLICAS_HOLD_S as NO_REPLICAS_HOLD_S
-from forebay.admission.pump import Pump
 from forebay.admission.tickets import RETRIES_MAX, Ticket
-from forebay.admission.waiting import LOOK_MAX, Waiting
-from forebay.admission.waits import Position, position, retry_after_s, too_late
-from forebay.domain.roster import LaneLoad, Posture, ReplicaLoad, RosterPool
+from forebay.admission.waiting import LOOK_MAX
+from forebay.admission.waits import retry_after_s, too_late
+from forebay.domain.roster import Posture, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
 
 
-class Admission:
+class Admission(Books):
     """Lanes, permits and refusals of one pool.
 
     ``tiers``: one lane each, lowest rank first (equal ranks in the order given). ``queued_max`` bounds all lanes
     together, but for what had been started before and waits again. ``weights``: of the teams, 1 for those not named. ``outlook``: for a
-    team and what one of its answers has emitted, the output to expect of it in all, where that is known.
+    team and what one of its answers has emitted, the output to expect of it in all, where that is known. ``resumable``: how many more
+    tokens of a ticket's answer, which has begun, would be prompt to whoever went on with it now; None: that would not be exact.
     Times are world seconds and never go backwards; call ``advance`` when ``next_deadline_s()`` has come.
     """
 
@@ -44,33 +44,13 @@ class Admission:
         queued_max: int,
         weights: Mapping[str, float] | None = None,
         outlook: Callable[[str, int], int | None] | None = None,
+        resumable: Callable[[int], int | None] | None = None,
     ) -> None:
-        if not tiers:
-            raise ValueError(f"pool {pool!r} needs at least one tier")
-        self.pool = pool
-        self.queued_max = queued_max
-        self.arrived_total = self.finished_total = self.refused_total = self.abandoned_total = self.outlived_total = 0
-        """Outlived: finished requests whose output was longer than estimated at arrival."""
-        self._waiting = Waiting(tiers, weights or {})
-        self._pump = Pump(self._waiting)
+        super().__init__(pool, tiers, queued_max, weights or {}, resumable)
         self.quiet_until_s = self._pump.quiet_until_s
-        self._replicas = self._pump.replicas
         self.cached = self._replicas.cached
         self.foreseen = self._replicas.foreseen
-        self._lanes = self._waiting.lanes
-        self._lane_of = self._waiting.lane_of
-        self._tickets: dict[int, Ticket] = {}
         self._outlook = outlook
-
-    @property
-    def waiting(self) -> int:
-        """Requests in all lanes."""
-        return self._waiting.count
-
-    @property
-    def preempted_total(self) -> int:
-        """How often a running request gave its place up."""
-        return self._pump.preempted_total
 
     def arrive(
         self,
@@ -106,7 +86,7 @@ class Admission:
         order = lane.order
         entry = Ticket(ticket, lane, order.accounts.get(team) or order.account(team), shape, now_s)
         entry.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        entry.whole, entry.prefix, entry.excluded = whole, prefix, excluded
+        entry.whole, entry.prefix, entry.excluded, entry.patience_s = whole, prefix, excluded, patience_s
         self._tickets[ticket] = entry
         replicas = self._replicas
         if not lane.preemptible:
@@ -115,19 +95,12 @@ class Admission:
             if not replicas.courteous:
                 replicas.be_courteous(True)
         goes_next = (not waiting.count or not waiting.ahead(lane)) and not (lane.preemptible and waiting.held)
-        if goes_next:
-            replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
-            if replica is not None:
-                pump.start(entry, replica, now_s, effects)
-                return effects
-            if pump.preempt(entry, now_s, effects):
-                self._run(now_s, effects)
-                return effects
+        if goes_next and self._start_now(entry, now_s, effects):
+            return effects
         prefill_s = replicas.prefill_s(entry)
         entry.late_at_s = now_s + min(lane.ttft_s if ttft_s is None else ttft_s, patience_s) - prefill_s
         if patience_s < math.inf:
-            answer_s = prefill_s + (replicas.decode_s(entry) if whole else 0.0)
-            entry.deadline_s = min(entry.deadline_s, now_s + max(0.0, patience_s - answer_s))
+            entry.deadline_s = min(entry.deadline_s, max(now_s, replicas.last_start_s(entry, now_s)))
         self._wait(entry, goes_next, now_s, effects)
         return effects
 
@@ -242,49 +215,22 @@ class Admission:
             due_s += [self._held_until_s(lane) for lane in self._lanes if lane.waiting]
         return min(due_s)
 
-    def runs(self, ticket: int) -> bool:
-        """Whether it holds a permit."""
-        return (entry := self._tickets.get(ticket)) is not None and entry.replica is not None
-
-    def position(self, ticket: int, now_s: float) -> Position | None:
-        """Where a request stands and when it will start; None: it has ended, or never came."""
-        entry = self._tickets.get(ticket)
-        return None if entry is None else position(self._lanes, entry, self._replicas, now_s)
-
     def reweigh(self, weights: Mapping[str, float]) -> None:
         """These are the teams' weights from now on, 1 for those not named; what was given is not weighed anew."""
         for lane in self._lanes:
             lane.order.reweigh(weights)
 
-    def candidates(self, ticket: int) -> tuple[Candidate, ...]:
-        """How the replicas compared for one that has just got its permit."""
-        return candidates(self._running(ticket), self._replicas)
-
-    def teams(self) -> list[TeamLoad]:
-        """Every team that ever came, by lane."""
-        return [load for lane in self._lanes for load in lane.teams()]
-
-    def load(self, now_s: float) -> tuple[tuple[LaneLoad, ...], tuple[ReplicaLoad, ...]]:
-        """What waits and what is in flight (draining replicas included), for the snapshot to the controller."""
-        return tuple(lane.load(now_s) for lane in self._lanes), self._replicas.load()
-
-    def check(self) -> None:
-        """Raises AssertionError unless every ticket is in exactly one place and every sum is that of its parts."""
-        self._pump.check()
-        queued = {entry.id for lane in self._lanes for entry in lane.order.live()}
-        running = {entry.id for entry in self._replicas.running()}
-        ended = self.finished_total + self.refused_total + self.abandoned_total
-        let_in = self.waiting - self._waiting.returned
-        assert let_in == sum(not entry.returned for lane in self._lanes for entry in lane.order.live()) <= self.queued_max
-        assert not queued & running, f"queued and running at once: {queued & running}"
-        assert queued | running == set(self._tickets), f"in no place: {set(self._tickets) - queued - running}"
-        assert self.arrived_total == len(self._tickets) + ended, f"{self.arrived_total} came, {ended} ended, {len(self._tickets)} are here"
-
-    def _running(self, ticket: int) -> Ticket:
-        entry = self._tickets.get(ticket)
-        if entry is None or entry.replica is None:
-            raise ValueError(f"ticket {ticket} holds no permit in pool {self.pool!r}")
-        return entry
+    def _start_now(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:
+        """Whether an arrival that goes next has its permit; what gave its place up for that may start elsewhere."""
+        pump, replicas = self._pump, self._replicas
+        replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
+        if replica is not None:
+            pump.start(entry, replica, now_s, effects)
+        elif not pump.preempt(entry, now_s, effects):
+            return False
+        if pump.some_came_back:
+            self._run(now_s, effects)
+        return True
 
     def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
         """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""

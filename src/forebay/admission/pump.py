@@ -7,11 +7,11 @@ is not preemptible takes the place of preemptible ones (`preempting`).
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from forebay.admission.budget import NOT_KEPT, Replica
+from forebay.admission.budget import BACKFILL_PREFILL, NOT_KEPT, Replica
 from forebay.admission.effects import Dispatch, Effect, Requeue
-from forebay.admission.preempting import victims_for
+from forebay.admission.preempting import Victim, may_restart, victims_for
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import Waiting
@@ -30,8 +30,10 @@ COURTEOUS_S = 60.0
 class Pump:
     """Moves requests from ``waiting`` to replicas, and preemptible ones back."""
 
-    def __init__(self, waiting: Waiting) -> None:
+    def __init__(self, waiting: Waiting, resumable: Callable[[int], int | None] | None = None) -> None:
+        """``resumable``: see `machine.Admission`."""
         self.waiting = waiting
+        self._resumable = resumable
         self.replicas = Replicas()
         self.preempted_total = 0
         self._change = 0
@@ -40,7 +42,7 @@ class Pump:
         """…the replicas on which that was…"""
         self._freed_from = 0
         """…since this change: what was looked at before it has to be looked at on all."""
-        self._some_came_back = False
+        self.some_came_back = False
         """Since the last run: they have been looked at nowhere."""
         self._joined_before = 0
         """Who was queued with this number or before it did not know the present roster then."""
@@ -94,6 +96,8 @@ class Pump:
             if order.last is not account:
                 order.starts(account)
         replicas = self.replicas
+        if replica.young and not entry.lane.preemptible:
+            self._clear_way(entry, replica, now_s, effects)
         replicas.chosen_seq += 1
         replica.chosen_seq = replicas.chosen_seq
         replica.grant(entry, now_s, replicas.sent(entry, replica) if entry.prefix is not None else 0)
@@ -152,7 +156,7 @@ class Pump:
             fresh = head.tried_seq < self._freed_from
             if head.queued_seq <= self._joined_before and self.replicas.hopeless(head) is not None:
                 return head
-            if not self._some_came_back and not self._open(self.replicas.listed if fresh else self._freed):
+            if not self.some_came_back and not self._open(self.replicas.listed if fresh else self._freed):
                 break
             replica = self.place(head, now_s)
             if replica is not None:
@@ -161,7 +165,7 @@ class Pump:
                 break
         self._freed.clear()
         self._freed_from = self._change
-        self._some_came_back = False
+        self.some_came_back = False
         return None
 
     def _want_anew(self) -> None:
@@ -187,26 +191,44 @@ class Pump:
         """Start it in place of preemptible requests, which wait again; False where that makes no room."""
         if entry.lane.preemptible or not any(replica.preemptible for replica in self.replicas.listed):
             return False
-        found = victims_for(entry, self.replicas.by_load())
+        found = victims_for(entry, self.replicas, now_s, self._resumable)
         if found is None:
             return False
         replica, victims = found
-        for victim in victims:
-            replica.release(victim)
-            self.preempted_total += 1
-            victim.preempted += 1
-            self.wait_again(victim, now_s)
-            _take_back(effects, victim.id, replica.id)
-        self.freed(replica)
+        self._give_up(replica, victims, now_s, effects)
         self.start(entry, replica, now_s, effects)
         return True
 
+    def _clear_way(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
+        """Take back what has not begun there and would be in the way of ``entry``, unless together they are little."""
+        unbegun = [(one, 0) for one in replica.young.unbegun(now_s, replica.lag_s) if may_restart(one, self.replicas, now_s)]
+        tokens = sum([one.outstanding for one, _ in unbegun])
+        if tokens and tokens + entry.uncached > BACKFILL_PREFILL * replica.capacity.prefill_tokens:
+            self._give_up(replica, [(one, 0) for one, _ in unbegun if not one.answered], now_s, effects)
+
+    def _give_up(self, replica: Replica, victims: list[Victim], now_s: float, effects: list[Effect]) -> None:
+        """These wait again."""
+        for victim, more_prompt_tokens in victims:
+            replica.release(victim)
+            if more_prompt_tokens:
+                victim.resume(more_prompt_tokens)
+            self.preempted_total += 1
+            victim.preempted += 1
+            self.wait_again(victim, now_s)
+            _take_back(effects, Requeue(victim.id, replica.id, more_prompt_tokens))
+        self.freed(replica)
+
     def wait_again(self, entry: Ticket, now_s: float) -> None:
-        """One that had been started waits first in its lane, with what was left of its longest wait; the queue's bound doesn't count it."""
-        entry.deadline_s = now_s + max(0.0, entry.deadline_s - entry.dispatched_s)
+        """One that had been started waits first in its lane; the queue's bound doesn't count it.
+
+        It waits for what was left of its longest wait when it was started, and no longer than its client does.
+        """
+        last_start_s = self.replicas.last_start_s(entry, now_s if entry.answered else entry.arrived_s)
+        entry.deadline_s = max(now_s, min(now_s + entry.deadline_s - entry.dispatched_s, last_start_s))
+        entry.shared = False
         entry.returned = True
         entry.tried_seq = -1
-        self._some_came_back = True
+        self.some_came_back = True
         self.waiting.join(entry, now_s)
 
     def _pass(self, head: Ticket, now_s: float, effects: list[Effect]) -> bool:
@@ -264,10 +286,10 @@ class Pump:
         assert self._kept is None or self._kept[0].queued_seq, "space is kept for one that does not wait"
 
 
-def _take_back(effects: list[Effect], ticket: int, replica_id: str) -> None:
+def _take_back(effects: list[Effect], end: Requeue) -> None:
     """Ask for its end; one that has only just been started, and is not sent yet, is never sent."""
     for effect in effects:
-        if isinstance(effect, Dispatch) and effect.ticket == ticket:
+        if isinstance(effect, Dispatch) and effect.ticket == end.ticket:
             effects.remove(effect)
             return
-    effects.append(Requeue(ticket, replica_id))
+    effects.append(end)

@@ -19,6 +19,7 @@ from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix, PrefixIndex
 from forebay.admission.prior import Served
 from forebay.admission.reserve import Reserve
+from forebay.admission.sums import check_sums
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Usage
@@ -120,6 +121,12 @@ class Replicas:
         """How long its answer takes on a full replica; 0 where that is unknown."""
         return ticket.output / ticket.sequences / self.sequence_tokens_per_s if self.sequence_tokens_per_s > 0 else 0.0
 
+    def last_start_s(self, ticket: Ticket, since_s: float) -> float:
+        """Until when to start it for a client that reads nothing from ``since_s`` on, until its answer or the next token comes."""
+        if ticket.patience_s == math.inf:
+            return math.inf
+        return since_s + ticket.patience_s - self.prefill_s(ticket) - (self.decode_s(ticket) if ticket.whole else 0.0)
+
     def by_load(self) -> list[Replica]:
         """All that may be chosen, the least loaded first."""
         unweighed = self._unweighed
@@ -175,13 +182,13 @@ class Replicas:
         for replica in candidates:
             first_s = replica.loaded_s
             if replica.prefill_tokens and replica.horizon_s > now_s:
-                first_s += replica.horizon_s - now_s
+                first_s += replica.yields_in_s(now_s) if replica.young else replica.horizon_s - now_s
             if first_s < soonest_s or (first_s == soonest_s and first is not None and replica.rank < first.rank):
                 first, soonest_s = replica, first_s
         excluded = ticket.excluded
         if first is None or (first.listed and first.id not in excluded and first.fits(ticket)):
             return first
-        for replica in sorted(candidates, key=lambda one: (one.loaded_s + one.clear_in_s(now_s), one.rank)):
+        for replica in sorted(candidates, key=lambda one: (one.loaded_s + one.yields_in_s(now_s), one.rank)):
             if replica is not first and replica.listed and replica.id not in excluded and replica.fits(ticket):
                 return replica
         return None
@@ -289,7 +296,7 @@ class Replicas:
     def check(self) -> None:
         """Raises AssertionError unless the sums hold and exactly the listed replicas may be chosen."""
         for replica in self._known.values():
-            replica.check()
+            check_sums(replica)
         may_be_chosen = {replica.id for replica in self._known.values() if replica.listed}
         assert may_be_chosen == {replica.id for replica in self.listed}, "the roster and the replicas known differ"
         assert self.prefixes.replicas() <= may_be_chosen, "a replica that left is thought to have something cached"

@@ -1,5 +1,6 @@
 """One request inside admission, from its arrival to its end: the only mutable record about it."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ class Ticket:
         "output",
         "output_max",
         "outstanding",
+        "patience_s",
         "preempted",
         "prefilled_s",
         "prefix",
@@ -49,6 +51,7 @@ class Ticket:
         "returned",
         "review_at_tokens",
         "sequences",
+        "shared",
         "skips",
         "spared",
         "total",
@@ -89,8 +92,11 @@ class Ticket:
         self.excluded: tuple[str, ...] = ()
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
-        self.answered = self.returned = self.whole = False
-        """Something of its answer is with the client. It had been started before it last began to wait. Its first token is not told."""
+        self.answered = self.returned = self.whole = self.shared = False
+        """Something of its answer is with the client. It had been started before it last began to wait. Its first token is not told.
+        It runs on what its lane was owed."""
+        self.patience_s = math.inf
+        """How long its client reads nothing: before the first byte, and later."""
         self.preempted = self.skips = 0
         """How often it gave its place up, and how often others were let past it."""
         self.tried_seq = -1

@@ -69,6 +69,7 @@ class Waiting:
             if lane is ticket.lane:
                 if lane.owed_tokens > 0:
                     lane.owed_tokens -= tokens
+                    ticket.shared = True
             elif lane.waiting and not (self.held and lane.preemptible):
                 lane.owed_tokens += lane.gain * tokens
 

@@ -81,13 +81,14 @@ class Plan(msgspec.Struct, frozen=True):
     carried: bytes
     """Fields that go along, as JSON, each after a comma."""
 
-    def body(self, emitted: Emitted, kept: int) -> bytes | str:
-        """The request for what is left of an answer of which ``kept`` tokens are out; or why there can be none."""
-        prompt_tokens = emitted.prompt_ids.count(b",") + 1
-        room = self.context_tokens - prompt_tokens
-        left = (room if self.output_tokens_max is None else min(self.output_tokens_max, room)) - kept
-        if left < 1:
-            return "no token is left to it"
+    def left(self, emitted: Emitted, kept: int) -> int:
+        """How many tokens an answer of which ``kept`` are out may still have."""
+        room = self.context_tokens - emitted.prompt_ids.count(b",") - 1
+        return (room if self.output_tokens_max is None else min(self.output_tokens_max, room)) - kept
+
+    def body(self, emitted: Emitted, kept: int) -> bytes:
+        """The request for what is left of an answer of which ``kept`` tokens are out."""
+        left = self.left(emitted, kept)
         return (
             b'{"model":%b,"prompt":[%b,%b],"max_tokens":%d,"min_tokens":%d,"stream":true,"stream_options":{"include_usage":true}'
             b',"return_token_ids":true%b}'

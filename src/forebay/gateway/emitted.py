@@ -193,8 +193,8 @@ class Emitted:
             stops.restart(self.tokens)
         return rest or ""
 
-    def keep(self) -> int | str:
-        """Forget the tokens whose text is not out. How many are left; or why the answer can't be continued from here."""
+    def place(self) -> int | str:
+        """Of how many tokens the text is out, exactly; or why the answer can't be continued from here."""
         why = self.missing or self.reasons
         if why:
             return why
@@ -207,12 +207,20 @@ class Emitted:
             return "part of its text may have been held back"
         if stops is not None and stops.held_chars:
             kept = stops.tokens_out()
-            if kept is None:
-                return "text was held back for a stop string"
+            return "text was held back for a stop string" if kept is None else kept
+        return self.ids.count(b",")
+
+    def keep(self) -> int | str:
+        """Forget the tokens whose text is not out. How many are left; or why the answer can't be continued from here."""
+        kept = self.place()
+        if isinstance(kept, str):
+            return kept
+        stops = self.stops
+        if stops is not None and stops.held_chars:
             self.ids[:] = b"%b," % b",".join(self.ids.split(b",")[:kept])
             stops.restart(kept)
         self.pending.clear()
-        return self.tokens
+        return kept
 
     def forget(self, why: str) -> None:
         """Keep no ids any more, only their number."""

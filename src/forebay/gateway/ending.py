@@ -95,7 +95,8 @@ class Ending(Recorded):
         self._why = message
         connection, streams = self._connection, self._streams
         ending = self._withheld() + self._end_of_stream(ErrorReply(502, "server_error", "stream_truncated", message)) if streams else b""
-        self._end(_TRUNCATED, self._counted_usage(), let_go=let_go)
+        waits = not let_go and not self._pool.admission.runs(self.ticket)
+        self._end(_TRUNCATED, self._counted_usage(), abandon=waits, let_go=let_go)
         self._context.truncated(self._pool.name, message)
         if not streams:
             connection.abort()

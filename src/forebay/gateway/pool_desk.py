@@ -48,8 +48,12 @@ class Caller(Ticketed, Protocol):
         """It has a permit: send it."""
         ...
 
+    def resumable(self) -> int | None:
+        """Its answer has begun: how many more tokens of it would be prompt to whoever went on with it now; None: that can't be exact."""
+        ...
+
     def requeued(self) -> None:
-        """Its permit is another's: stop the engine, forget what came of the answer, and wait."""
+        """Its permit is another's: stop the engine, forget what is not with the client yet, and wait."""
         ...
 
     def refused(self, effect: Refuse) -> None:
@@ -132,8 +136,12 @@ class PoolDesk:
         def outlook(team: str, emitted_tokens: int) -> int | None:
             return estimator.expected_output(team, pool.model, emitted_tokens)
 
+        def resumable(ticket: int) -> int | None:
+            call = self.calls.get(ticket)
+            return None if call is None else call.resumable()
+
         weights = {team.name: team.weight for team in spec.teams}
-        self.admission: Admission | SpillAdmission = Admission(pool.name, spec.tiers, pool.queued_max, weights, outlook)
+        self.admission: Admission | SpillAdmission = Admission(pool.name, spec.tiers, pool.queued_max, weights, outlook, resumable)
         self.base = self.head = b""
         """What comes before the path of a request, and header lines of the pool's own: for other people's engines."""
         self.foreign = False

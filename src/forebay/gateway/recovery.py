@@ -48,10 +48,6 @@ class Recovery(Ending, ABC):
         """See `desk.Caller`."""
 
     @abstractmethod
-    def requeued(self) -> None:
-        """See `desk.Caller`."""
-
-    @abstractmethod
     def overflowed(self, effect: Refuse) -> bool:
         """See `desk.Caller`."""
 
@@ -142,7 +138,7 @@ class Recovery(Ending, ABC):
             self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
 
     def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:
-        if self._over:
+        if self._over or stream is not self._stream:  # it may just have given its place up
             return
         error = stream.error
         said = (error.message if error is not None else None) or f"The engine did not finish its answer ({trouble})."
@@ -231,31 +227,63 @@ class Recovery(Ending, ABC):
 
     def _resume(self) -> str:
         """Have another replica go on; or say why not."""
-        emitted, plan = self._emitted, self._plan
-        if emitted is None or plan is None:
-            return emitted.missing if emitted is not None and emitted.missing else "its engine tells no token ids"
-        if self._ask.return_token_ids and emitted.pending:
-            return "token ids are out whose text is not"
-        told = emitted.tokens
-        kept = emitted.keep()
+        kept = self._reached()
         if isinstance(kept, str):
             return kept
-        if self._ask.return_token_ids and kept < told:
-            return "token ids are out whose text is not"
-        body = plan.body(emitted, kept)
-        if isinstance(body, str):
-            return body
         if not self._may_retry():
             return "too much has been tried again"
         self._meter.continued += 1
         self._continued += 1
-        self._forget_answer()
-        self._body = body
-        self._target = PATH
         desk = self._context.desk
-        more_prompt_tokens, self._resumed_tokens = kept - self._resumed_tokens, kept
-        desk.retry(self._pool, self, desk.clock.now_s(), more_prompt_tokens)
+        desk.retry(self._pool, self, desk.clock.now_s(), self._go_back_to(kept))
         return ""
+
+    def _reached(self) -> int | str:
+        """Of how many tokens of its answer the client has exactly the text, so that another engine can go on; or why none can."""
+        emitted, plan = self._emitted, self._plan
+        if emitted is None or plan is None:
+            return emitted.missing if emitted is not None and emitted.missing else "its engine tells no token ids"
+        kept = emitted.place()
+        if isinstance(kept, str):
+            return kept
+        if self._ask.return_token_ids and kept < emitted.tokens:
+            return "token ids are out whose text is not"
+        return kept if plan.left(emitted, kept) > 0 else "no token is left to it"
+
+    def _go_back_to(self, kept: int) -> int:
+        """What is sent next is the request to go on after so many tokens: how many more of them are prompt to its engine than last time."""
+        emitted, plan = self._emitted, self._plan
+        assert emitted is not None
+        assert plan is not None
+        emitted.keep()
+        self._forget_answer()
+        self._body = plan.body(emitted, kept)
+        self._target = PATH
+        more_prompt_tokens, self._resumed_tokens = kept - self._resumed_tokens, kept
+        return more_prompt_tokens
+
+    def resumable(self) -> int | None:
+        """See `desk.Caller`."""
+        stream = self._stream
+        if self._exchange is None or self._over or not self._open or self._connection.by_peer:
+            return None  # another gateway would take the silence for an engine's
+        if stream is not None and (stream.finishes or stream.done or stream.trouble is not None):
+            return None
+        kept = self._reached()
+        return None if isinstance(kept, str) else kept - self._resumed_tokens
+
+    def requeued(self) -> None:
+        """See `desk.Caller`."""
+        self._drop_exchange()
+        self._meter.requeued += 1
+        self._preempted += 1
+        self._resent = False
+        if self._open:
+            kept = self._reached()
+            assert isinstance(kept, int), kept  # admission has just asked
+            self._go_back_to(kept)
+        else:
+            self._forget_answer()
 
     def _may_retry(self) -> bool:
         if self._retries >= RETRIES_MAX or not self._context.retries.take():

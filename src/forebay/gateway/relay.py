@@ -93,14 +93,6 @@ class Call(Moving):
             self._first_due_s = now_s + self._pool.firsts.timeout_s(self._ttft_s)
         self._send()
 
-    def requeued(self) -> None:
-        """Another took its place: stop the engine, and wait to be sent again. Nothing of an answer is out."""
-        self._drop_exchange()
-        self._meter.requeued += 1
-        self._preempted += 1
-        self._resent = False
-        self._forget_answer()
-
     def refused(self, effect: Refuse) -> None:
         """Tell the client, in OpenAI's shape. Admission has already let go of the ticket."""
         if self._open:
@@ -216,6 +208,8 @@ class Call(Moving):
         self._pool.admission.emitted(self.ticket, stream.events - self._reported)
         if self._open and not self._reported:
             desk.first_token(self._pool, self, desk.clock.now_s())
+            if self._stream is not stream:
+                return  # its place was given up for what that made room for
         self._reported = stream.events
         stream.report_at = stream.events + REPORT_EVENTS
         if self._emitted is not None:

@@ -80,6 +80,7 @@ def test_a_head_that_fits_nowhere_lets_smaller_and_less_important_ones_past_it()
     assert pool.arrive(2, "standard", "t", Shape(60, 10), 0.0) == []
     assert pool.arrive(3, "standard", "t", Shape(1, 1), 0.0) == [sent(3, "a")]
     assert pool.arrive(4, "batch", "t", Shape(1, 1), 0.0) == [sent(4, "a")]
+    pool.first_token(4, 0.0)
     assert pool.arrive(5, "interactive", "t", Shape(1, 1), 0.0) == [sent(5, "a")], "what is more important isn't behind it"
 
 

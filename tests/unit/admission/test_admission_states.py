@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -44,6 +45,9 @@ class Request:
     expected: int = 0
     prefilling: bool = False
     answered: bool = False
+    resumable: bool = False
+    """Its answer can be gone on with after the tokens that came out."""
+    resumed: int = 0
     requeued: int = 0
     prefix: Prefix | None = None
     spared: int = 0
@@ -53,7 +57,7 @@ class Request:
 class AdmissionStates(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.machine = Admission("chat", TIERS, QUEUED_MAX, {"heavy": 3.0})
+        self.machine = Admission("chat", TIERS, QUEUED_MAX, {"heavy": 3.0}, resumable=self.more_prompt_tokens)
         self.now_s = 0.0
         self.next_ticket = 0
         self.requests: dict[int, Request] = {}
@@ -64,6 +68,24 @@ class AdmissionStates(RuleBasedStateMachine):
         self.came: dict[int, tuple[int, ...]] = {}
 
     # --- the model -------------------------------------------------------------------------------------------------
+
+    def more_prompt_tokens(self, ticket: int) -> int | None:
+        """What the machine asks of answers that have begun."""
+        request = self.requests[ticket]
+        assert request.answered, "asked of an answer of which nothing is out"
+        assert ticket in self.running()
+        return request.emitted if request.resumable else None
+
+    def goes_on_with(self, request: Request, tokens: int) -> None:
+        """So many more tokens are prompt to whoever goes on."""
+        shape = request.shape
+        request.resumed += tokens
+        request.shape = msgspec.structs.replace(
+            shape,
+            prompt_tokens=shape.prompt_tokens + tokens,
+            output_tokens=max(1, shape.output_tokens - tokens),
+            output_tokens_max=max(1, shape.output_tokens_max - tokens) if shape.output_tokens_max else 0,
+        )
 
     def spread(self, ticket: int) -> list[tuple[int, int]]:
         request = self.requests[ticket]
@@ -150,13 +172,15 @@ class AdmissionStates(RuleBasedStateMachine):
         request = self.requests[effect.ticket]
         assert effect.ticket in self.permits[effect.replica_id], "requeued, and did not run there"
         assert request.tier == "batch", "only what is preemptible gives its place up"
-        assert not request.answered, "something of its answer is with the client"
+        assert not request.answered or request.resumable, "something of its answer is with the client, and nobody can go on with it"
+        assert effect.more_prompt_tokens == (request.emitted if request.answered else 0), "a token is lost, or out twice"
         taker = next(one for one in rest if isinstance(one, Dispatch))
         assert taker.replica_id == effect.replica_id, "given up for nobody"
         assert self.requests[taker.ticket].tier != "batch"
         request.requeued += 1
         assert request.requeued <= PREEMPTIONS_MAX
         self.end_permit(effect.ticket)
+        self.goes_on_with(request, effect.more_prompt_tokens)
         request.deadline_s = self.now_s + request.deadline_s - request.dispatched_s
         request.prefilling = False
         self.lanes["batch"].append(effect.ticket)
@@ -228,6 +252,13 @@ class AdmissionStates(RuleBasedStateMachine):
         self.machine.answered(ticket)
 
     @precondition(lambda self: self.running())
+    @rule(data=st.data(), exact=st.booleans())
+    def may_be_gone_on_with(self, data: st.DataObject, exact: bool) -> None:
+        """From now on, or not any more; answers of several choices never may."""
+        request = self.requests[data.draw(st.sampled_from(self.running()))]
+        request.resumable = exact and request.shape.sequences == 1
+
+    @precondition(lambda self: self.running())
     @rule(data=st.data(), tokens=st.integers(1, 30))
     def emit(self, data: st.DataObject, tokens: int) -> None:
         ticket = data.draw(st.sampled_from(self.running()))
@@ -269,7 +300,9 @@ class AdmissionStates(RuleBasedStateMachine):
         request.deadline_s = self.now_s + request.deadline_s - request.dispatched_s
         self.end_permit(ticket)
         self.lanes[request.tier].append(ticket)
-        self.carry_out(self.machine.retry(ticket, self.now_s))
+        more_tokens = request.emitted if request.answered and request.resumable else 0
+        self.goes_on_with(request, more_tokens)
+        self.carry_out(self.machine.retry(ticket, self.now_s, more_tokens))
 
     @rule(seconds=st.integers(1, 12))
     def pass_time(self, seconds: int) -> None:
@@ -294,6 +327,17 @@ class AdmissionStates(RuleBasedStateMachine):
             for ticket in lane:
                 entry = self.machine._tickets[ticket]
                 assert (entry.uncached, entry.spared) == (self.requests[ticket].shape.uncached_tokens, 0)
+
+    @invariant()
+    def what_is_gone_on_with_is_known(self) -> None:
+        """By the machine as by the model: nothing of an answer is asked for twice."""
+        for ticket, entry in self.machine._tickets.items():
+            request = self.requests[ticket]
+            assert (entry.resumed, entry.prompt, entry.output) == (
+                request.resumed,
+                request.shape.prompt_tokens,
+                request.shape.output_tokens,
+            )
 
     @invariant()
     def conserved(self) -> None:

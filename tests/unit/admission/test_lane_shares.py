@@ -153,13 +153,103 @@ def test_what_a_given_up_place_leaves_over_is_for_those_that_wait() -> None:
 
 def test_one_that_is_started_and_gives_its_place_up_in_one_call_is_never_sent() -> None:
     """A bug of the worlds: it was sent after it had lost its permit."""
-    pool = pool_of(TOP, tier("low", 1, preemptible=True, min_share=0.5), slots=1)
-    pool.arrive(0, "top", "t", SHORT, 0.0)
-    pool.arrive(1, "top", "t", SHORT, 0.0)
-    pool.arrive(2, "low", "t", SHORT, 0.0)
-    (running,) = dispatched(pool.finish(0, None, 0.0))
-    pool.arrive(3, "top", "t", SHORT, 0.0)
-    effects = pool.finish(running, None, 0.0)
-    assert effects == [Dispatch(3, "r0", "http://r0")]
+    pool = pool_of(TOP, LOW, slots=10, kv_tokens=99)
+    pool.arrive(0, "top", "t", Shape(10, 40), 0.0)
+    assert pool.arrive(1, "top", "t", Shape(10, 45), 0.0) == []
+    pool.emitted(0, 20)  # now both would fit, which is found out once somebody looks at who could go
+    effects = pool.arrive(2, "low", "t", Shape(5, 30), 0.0)
+    assert effects == [Dispatch(1, "r0", "http://r0")], "the second let the third past it, and took its place at once"
     assert pool._tickets[2].preempted == 1
     pool.check()
+
+
+def test_what_was_started_on_its_lanes_share_keeps_its_place() -> None:
+    """Else each would be started four times for one that ends, and the share be a quarter of what is configured."""
+    pool = pool_of(TOP, tier("low", 1, preemptible=True, min_share=0.25), slots=2)
+    given = {"top": 0, "low": 0}
+    running = dispatched(pool.arrive(0, "top", "t", SHORT, 0.0) + pool.arrive(1, "top", "t", SHORT, 0.0))
+    for ticket in range(2, 600):
+        pool.arrive(ticket, "low" if ticket % 2 else "top", "t", SHORT, 0.0)
+    while running and sum(given.values()) < 400:
+        ticket = running.pop(0)
+        given["low" if ticket % 2 and ticket > 1 else "top"] += 1
+        for effect in pool.finish(ticket, None, 0.0):
+            assert isinstance(effect, Dispatch)
+            running.append(effect.ticket)
+    assert 95 <= given["low"] <= 105
+    assert pool.preempted_total == 0
+    pool.check()
+
+
+# --- answers that have begun ------------------------------------------------------------------------------------------
+
+
+def streams(resumable: dict[int, int | None], slots: int = 2, prefill_tokens_per_s: float = 100.0) -> Admission:
+    """Of these tickets it is known how many tokens more of their answers would be prompt to whoever goes on with them."""
+    pool = Admission("chat", (TOP, LOW), 100_000, resumable=resumable.get)
+    capacity = Capacity(10**6, slots, 10**6, prefill_tokens_per_s, 0.0, 10**6)
+    pool.set_roster(RosterPool("chat", (RosterReplica("r0", "http://r0", capacity),)), 0.0)
+    return pool
+
+
+def begun(pool: Admission, ticket: int, now_s: float, shape: Shape = Shape(10, 100), tokens: int = 20) -> None:
+    pool.arrive(ticket, "low", "t", shape, now_s)
+    pool.first_token(ticket, now_s)
+    pool.emitted(ticket, tokens)
+
+
+def test_an_answer_that_has_begun_gives_its_place_up_where_it_can_be_gone_on_with() -> None:
+    pool = streams({1: 21})
+    for ticket in (1, 2):
+        begun(pool, ticket, 0.0)
+    assert pool.arrive(9, "top", "t", SHORT, 5.0) == [Requeue(1, "r0", 21), Dispatch(9, "r0", "http://r0")]
+    pool.check()
+    assert dispatched(pool.finish(9, None, 6.0)) == [1]
+    replica = pool._replicas.listed[0]
+    assert replica.prefill_tokens == 31, "its prompt and what is out of its answer are prefilled again"
+    assert (pool._tickets[1].output, pool._tickets[1].total) == (79, 110)
+    pool.check()
+
+
+def test_one_with_which_fewer_seconds_are_lost_goes_first() -> None:
+    """Prefilled again is 30 tokens at 100 a second; anew starts what began to run before."""
+    for ran_s, victim in ((0.2, 2), (0.4, 1)):
+        pool = streams({1: 20})
+        begun(pool, 1, 0.0)
+        pool.arrive(2, "low", "t", SHORT, 10.0 - ran_s)
+        assert pool.arrive(9, "top", "t", SHORT, 10.0)[0].ticket == victim
+
+
+def test_an_answer_gives_its_place_up_three_times_and_keeps_what_it_has() -> None:
+    resumable: dict[int, int | None] = {1: 20}
+    pool = streams(resumable, slots=1)
+    begun(pool, 1, 0.0)
+    for turn in range(PREEMPTIONS_MAX):
+        assert pool.arrive(10 + turn, "top", "t", SHORT, float(turn))[0] == Requeue(1, "r0", 20)
+        assert dispatched(pool.finish(10 + turn, None, float(turn))) == [1]
+        assert pool._tickets[1].prompt == 30 + 20 * turn
+        pool.first_token(1, float(turn))
+        pool.emitted(1, 20)
+    assert pool.arrive(99, "top", "t", SHORT, 99.0) == []
+    pool.check()
+
+
+def test_a_whole_answer_gives_its_place_up_however_much_of_it_the_engine_has() -> None:
+    pool = streams({}, slots=1)
+    pool.arrive(1, "low", "t", SHORT, 0.0, whole=True)
+    assert pool.arrive(9, "top", "t", SHORT, 1000.0)[0] == Requeue(1, "r0")
+
+
+def test_a_client_that_would_not_wait_for_another_start_keeps_its_place() -> None:
+    """It was promised more time by giving its place up than it had told that it has."""
+    for patience_s, goes in ((30.0, True), (19.0, False)):
+        pool = streams({}, slots=1)
+        pool.arrive(1, "low", "t", SHORT, 0.0, patience_s=patience_s, whole=True)
+        assert bool(pool.arrive(9, "top", "t", SHORT, 20.0)) == goes
+        if goes:
+            assert pool.next_deadline_s() == 30.0 - 0.1, "and no longer than its client waits, less its prefill"
+    pool = streams({1: 20}, slots=1)
+    pool.arrive(1, "low", "t", SHORT, 0.0, patience_s=19.0)
+    pool.first_token(1, 0.0)
+    assert pool.arrive(9, "top", "t", SHORT, 20.0), "a stream's client waits so long for each token"
+    assert pool.next_deadline_s() == 20.0 + 19.0 - 0.3

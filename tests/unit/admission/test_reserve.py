@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 
 from forebay.admission.budget import BACKFILL_PREFILL, LAG_S, LAG_S_MAX, RESERVE, Replica
-from forebay.admission.effects import Dispatch, Effect
+from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.machine import Admission
 from forebay.admission.outcomes import Shortage
+from forebay.admission.preempting import PREEMPTIONS_MAX
 from forebay.admission.reserve import DEMAND_TAU_S, PATIENCE_S, Reserve, idle_share
+from forebay.admission.young import UNBEGUN_LAG
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica
 from forebay.domain.shape import Shape
 from forebay.spec.types import Tier
@@ -293,3 +295,52 @@ def test_small_batch_prompts_share_the_little_that_is_theirs() -> None:
     most = int(BACKFILL_PREFILL * 5000)
     sent = [bool(pool.arrive(ticket, "batch", "b", Shape(most // 4, 10), 30.0)) for ticket in range(2, 20)]
     assert sum(sent) == 8, "four on each of two replicas"
+
+
+# -- what has not begun -------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_prompt_that_has_not_begun_is_taken_back_and_one_that_has_is_not() -> None:
+    for later_s, taken_back in ((UNBEGUN_LAG * LAG_S / 2, True), (UNBEGUN_LAG * LAG_S * 2, False)):
+        pool = busy_pool(replicas=1, running=10)
+        pool._replicas.listed[0].lag_s = LAG_S
+        assert replica_of(pool.arrive(2, "batch", "b", LONG, 30.0)) == "r0"
+        effects = pool.arrive(3, "top", "t", LONG, 30.0 + later_s)
+        assert isinstance(effects[0], Requeue) == taken_back
+        assert [effect.ticket for effect in effects if isinstance(effect, Dispatch)] == [3], "it does not come back behind the other"
+        pool.check()
+        assert bool(pool.first_token(3, 30.3)) == taken_back
+
+
+def test_a_request_goes_where_only_a_prompt_is_that_has_not_begun() -> None:
+    pool = busy_pool()
+    busy = replica_of(pool.arrive(1, "top", "t", LONG, 30.0))
+    for one in pool._replicas.listed:  # as if the other were clear enough
+        one.horizon_s, one.lag_s = 30.0, LAG_S
+    other = replica_of(pool.arrive(2, "batch", "b", Shape(2000, 10), 30.05))
+    assert other != busy
+    pool._replicas.listed[int(busy[1])].horizon_s = 30.1
+    effects = pool.arrive(3, "top", "t", LONG, 30.051)
+    assert effects[0] == Requeue(2, other, 0)
+    assert isinstance(effects[1], Dispatch)
+    assert effects[1].replica_id == other
+    pool.check()
+
+
+def test_prompts_that_are_little_together_are_left_alone() -> None:
+    pool = busy_pool(replicas=1, running=10)
+    pool.arrive(2, "batch", "b", Shape(200, 10), 30.0)
+    assert replica_of(pool.arrive(3, "top", "t", Shape(200, 10), 30.001)) == "r0"
+
+
+def test_what_is_taken_back_three_times_is_left_then() -> None:
+    pool, now_s = busy_pool(replicas=1, running=10), 30.0
+    pool.arrive(2, "batch", "b", LONG, now_s)
+    for ticket in range(3, 3 + PREEMPTIONS_MAX):
+        assert pool.arrive(ticket, "top", "t", LONG, now_s)[0] == Requeue(2, "r0")
+        now_s += 1.0
+        pool.first_token(ticket, now_s)
+        assert [effect.ticket for effect in pool.finish(ticket, None, now_s)] in ([2], [])
+        assert pool.runs(2)
+    assert len(pool.arrive(99, "top", "t", LONG, now_s)) == 1
+    pool.check()

@@ -370,5 +370,5 @@ def test_a_plan_needs_to_know_how_much_may_come():
     assert plan(raw, b"/v1/chat/completions", decode(raw), None) == "neither max_tokens nor the model's context is known"
     made = plan(raw, b"/v1/chat/completions", decode(raw), 100)
     emitted = _log(_event("", (), list(range(50))), *[_event("x", (1,)) for _ in range(50)])
-    assert made.body(emitted, 50) == "no token is left to it"
+    assert made.left(emitted, 50) == 0
     assert json.loads(made.body(emitted, 20))["max_tokens"] == 30

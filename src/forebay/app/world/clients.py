@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 from enum import StrEnum
+from itertools import pairwise
 
 import msgspec
 
+from forebay.emulator.wire import VOCABULARY
 from forebay.ports import Clock
 
 HONEST_STATUSES = frozenset({429, 503, 504})
@@ -54,7 +56,14 @@ class _Delta(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     delta: _Delta | None = None
+    message: _Delta | None = None
     finish_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Of an event, or of a whole answer."""
+        said = self.delta or self.message
+        return (said.content or "") if said is not None else ""
 
 
 class _Usage(msgspec.Struct):
@@ -132,6 +141,18 @@ def _judge_whole(wish: Wish, status: int, body: bytes) -> tuple[Told, int, str]:
         return Told.LIED, status, f"not JSON: {error}"
     if event.usage is None or event.usage.completion_tokens != wish.output_tokens:
         return Told.LIED, status, f"asked for {wish.output_tokens} tokens, got {event.usage}"
+    return _judge_text(wish, status, "".join(choice.text for choice in event.choices))
+
+
+def _judge_text(wish: Wish, status: int, text: str) -> tuple[Told, int, str]:
+    """Emulated engines say the next word after each: one that is lost or said twice, on whichever of them, shows."""
+    words = text.split()
+    if len(words) != wish.output_tokens:
+        return Told.LIED, status, f"{len(words)} words of {wish.output_tokens} tokens"
+    places = [VOCABULARY.index(word) for word in words]
+    for before, place in pairwise(places):
+        if place != (before + 1) % len(VOCABULARY):
+            return Told.LIED, status, f"{VOCABULARY[place]!r} after {VOCABULARY[before]!r}: something is lost, or there twice"
     return Told.COMPLETE, status, ""
 
 
@@ -139,7 +160,7 @@ def _judge_stream(wish: Wish, status: int, body: bytes) -> tuple[Told, int, str]
     lines = [part[6:] for part in body.split(b"\n\n") if part.startswith(b"data: ")]
     if not body.endswith(b"\n\n"):
         return Told.LIED, status, f"half an event: {body[-40:]!r}"
-    finished, tokens = "", 0
+    finished, tokens, text = "", 0, ""
     for line in lines:
         if line == b"[DONE]":
             continue
@@ -150,11 +171,12 @@ def _judge_stream(wish: Wish, status: int, body: bytes) -> tuple[Told, int, str]
             tokens = event.usage.completion_tokens
         for choice in event.choices:
             finished = choice.finish_reason or finished
+            text += choice.text
     if not lines or lines[-1] != b"[DONE]":
         return Told.LIED, status, "the stream ended without [DONE] and without an error"
     if finished != "length" or tokens != wish.output_tokens:
         return Told.LIED, status, f"finished {finished!r} with {tokens} of {wish.output_tokens} tokens"
-    return Told.COMPLETE, status, ""
+    return _judge_text(wish, status, text)
 
 
 def _dechunked(rest: bytes) -> bytes | None:

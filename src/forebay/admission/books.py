@@ -1,0 +1,81 @@
+"""The books of an admission machine: what it consists of, and all that can be asked of it without changing it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from forebay.admission.candidates import Candidate, candidates
+from forebay.admission.fairness import TeamLoad
+from forebay.admission.pump import Pump
+from forebay.admission.tickets import Ticket
+from forebay.admission.waiting import Waiting
+from forebay.admission.waits import Position, position
+from forebay.domain.roster import LaneLoad, ReplicaLoad
+from forebay.spec.types import Tier
+
+
+class Books:
+    """Who waits, who runs where, and how many came and ended."""
+
+    def __init__(
+        self, pool: str, tiers: Sequence[Tier], queued_max: int, weights: Mapping[str, float], resumable: Callable[[int], int | None] | None
+    ) -> None:
+        if not tiers:
+            raise ValueError(f"pool {pool!r} needs at least one tier")
+        self.pool = pool
+        self.queued_max = queued_max
+        self.arrived_total = self.finished_total = self.refused_total = self.abandoned_total = self.outlived_total = 0
+        """Outlived: finished requests whose output was longer than estimated at arrival."""
+        self._waiting = Waiting(tiers, weights)
+        self._pump = Pump(self._waiting, resumable)
+        self._replicas = self._pump.replicas
+        self._lanes = self._waiting.lanes
+        self._lane_of = self._waiting.lane_of
+        self._tickets: dict[int, Ticket] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Requests in all lanes."""
+        return self._waiting.count
+
+    @property
+    def preempted_total(self) -> int:
+        """How often a running request gave its place up."""
+        return self._pump.preempted_total
+
+    def runs(self, ticket: int) -> bool:
+        """Whether it holds a permit."""
+        return (entry := self._tickets.get(ticket)) is not None and entry.replica is not None
+
+    def position(self, ticket: int, now_s: float) -> Position | None:
+        """Where a request stands and when it will start; None: it has ended, or never came."""
+        entry = self._tickets.get(ticket)
+        return None if entry is None else position(self._lanes, entry, self._replicas, now_s)
+
+    def candidates(self, ticket: int) -> tuple[Candidate, ...]:
+        """How the replicas compared for one that has just got its permit."""
+        return candidates(self._running(ticket), self._replicas)
+
+    def teams(self) -> list[TeamLoad]:
+        """Every team that ever came, by lane."""
+        return [load for lane in self._lanes for load in lane.teams()]
+
+    def load(self, now_s: float) -> tuple[tuple[LaneLoad, ...], tuple[ReplicaLoad, ...]]:
+        """What waits and what is in flight (draining replicas included), for the snapshot to the controller."""
+        return tuple(lane.load(now_s) for lane in self._lanes), self._replicas.load()
+
+    def check(self) -> None:
+        """Raises AssertionError unless every ticket is in exactly one place and every sum is that of its parts."""
+        self._pump.check()
+        queued = {entry.id for lane in self._lanes for entry in lane.order.live()}
+        running = {entry.id for entry in self._replicas.running()}
+        ended = self.finished_total + self.refused_total + self.abandoned_total
+        let_in = self.waiting - self._waiting.returned
+        assert let_in == sum(not entry.returned for lane in self._lanes for entry in lane.order.live()) <= self.queued_max
+        assert not queued & running, f"queued and running at once: {queued & running}"
+        assert queued | running == set(self._tickets), f"in no place: {set(self._tickets) - queued - running}"
+        assert self.arrived_total == len(self._tickets) + ended, f"{self.arrived_total} came, {ended} ended, {len(self._tickets)} are here"
+
+    def _running(self, ticket: int) -> Ticket:
+        entry = self._tickets.get(ticket)
+        if entry is None or entry.replica is None:
+            raise ValueError(f"ticket {ticket} holds no permit in pool {self.pool!r}")
+        return entry

@@ -1,0 +1,18 @@
+"""Whether what a replica has added up is the sum of its permits: asked by tests and by worlds, each second."""
+
+from forebay.admission.budget import Replica
+
+
+def check_sums(replica: Replica) -> None:
+    """Raises AssertionError unless the sums are those of the permits and no slot was given twice."""
+    permits = replica.permits.values()
+    assert all(ticket.replica is replica and ticket.queued_seq == 0 for ticket in permits), f"{replica.id}: a permit is also elsewhere"
+    assert all(ticket.expected >= ticket.emitted for ticket in permits), f"{replica.id}: a permit has less than nothing left"
+    assert replica.sequences == sum(ticket.sequences for ticket in permits), f"{replica.id}: slots leaked"
+    assert replica.held_tokens == sum(ticket.held_tokens() for ticket in permits), f"{replica.id}: KV tokens leaked"
+    assert replica.worst_tokens == sum(ticket.prompt + ticket.expected for ticket in permits), f"{replica.id}: KV estimates leaked"
+    assert replica.prefill_tokens == sum(ticket.outstanding for ticket in permits), f"{replica.id}: prefill tokens leaked"
+    assert replica.preemptible == sum(ticket.lane.preemptible for ticket in permits), f"{replica.id}: preemptible permits leaked"
+    assert replica.sequences <= replica.sequences_allowed, f"{replica.id}: more sequences than slots"
+    assert replica.listed or permits, f"{replica.id}: left the roster, has no permit, and is still kept"
+    assert all(ticket.replica is replica for ticket in replica.young), f"{replica.id}: one that left is thought to be young"
