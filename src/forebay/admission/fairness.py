@@ -240,8 +240,11 @@ class FairOrder:
         """Who goes next; somebody waits."""
         if self._returned:
             return self._returned[-1]
-        smallest = self._smallest()
-        assert smallest is not None
+        key, _, smallest = self._heap[0]
+        if key != smallest.counter or key != smallest.keyed or not smallest.waiting:
+            found = self._smallest()
+            assert found is not None
+            smallest = found
         return smallest.head(now_s)
 
     def behind(self, head: Ticket, now_s: float, most: int) -> list[Ticket]:

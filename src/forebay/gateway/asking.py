@@ -20,7 +20,7 @@ _USAGE = b'{"include_usage":true}'
 _ALL_USAGE = b'{"include_usage":true,"continuous_usage_stats":true}'
 
 
-class Wants(msgspec.Struct, frozen=True):
+class Wants(msgspec.Struct, frozen=True, gc=False):
     """What the client did not ask for, and is not told."""
 
     usage: bool = False

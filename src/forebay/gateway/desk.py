@@ -181,8 +181,10 @@ class Desk:
         for pool in self.pools.values():
             if pool.ways is not None:
                 pool.ways.sweep(now_s)
+            everyone = pool.ways is not None
             for call in list(pool.calls.values()):
-                call.sweep(now_s)
+                if everyone or call.quiet_until_s <= now_s:
+                    call.sweep(now_s)
             self._find_stalled(pool, now_s)
             self._ejected(pool, pool.outliers.advance(now_s))
 
@@ -190,7 +192,7 @@ class Desk:
         """One stream may starve by itself, as where its KV was preempted; where all do, the engine does not step."""
         last_s: dict[str, float] = {}
         for call in pool.calls.values():
-            owed = call.streaming()
+            owed = call.streaming() if call.quiet_until_s <= now_s else None
             if owed is not None and owed[1] > last_s.get(owed[0], 0.0):
                 last_s[owed[0]] = owed[1]
         for replica, at_s in last_s.items():

@@ -34,6 +34,7 @@ _HOW = {
 _ENDED_WELL = How.COMPLETED
 _COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _SHED = Outcome.SHED
+_TURN = Shortage.TURN.value
 _REFUSED_BY_ENGINE = Outcome.REFUSED_BY_ENGINE
 
 
@@ -76,8 +77,7 @@ class Recorded(CallState, ABC):
         if self._over or admission.runs(self.ticket):
             return
         at = admission.position(self.ticket, now_s) if admission.waiting == 1 else None
-        short_of = Shortage.TURN if at is None or at.short_of is None else at.short_of
-        self._waited_for = short_of.value
+        self._waited_for = _TURN if at is None or at.short_of is None else at.short_of.value
         self._context.records.waited[self._team, self._request_id] = self
 
     def _weigh(self, leaving: Leaving) -> None:
@@ -115,8 +115,10 @@ class Recorded(CallState, ABC):
                 self._queue_s if self._wait_counted else now_s - self._arrived_s,
                 now_s + records.wall_offset_s,
             )
-        if self._waited_for and records.waited.get(self.known_as) is self:
-            del records.waited[self.known_as]
+        if self._waited_for:
+            known_as = self._team, self._request_id
+            if records.waited.get(known_as) is self:
+                del records.waited[known_as]
         if outcome is not _COMPLETED or self._retries or self._preempted or self._left:
             if outcome is _REFUSED_BY_ENGINE and self._answer is not None and self._answer.status >= 400:
                 self._why = f"The engine answered {self._answer.status}."

@@ -7,6 +7,8 @@ with a proper error event: never a silent truncation. The permit lasts until the
 client's leaving, whichever comes first; each of the three ends it exactly once (`ending`).
 """
 
+import math
+
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.admission.prefixes import Prefix
@@ -53,6 +55,7 @@ class Call(Moving):
         limits = self._context.limits
         self._idle_s = tier.idle_s or limits.idle_s
         self._total_s = tier.total_s or limits.total_s
+        self.quiet_until_s = now_s + tier.ttft_s if self._ask.stream else math.inf
         if self._ask.stream:
             self._ask_more()
         self._context.retries.arrived()
@@ -81,6 +84,7 @@ class Call(Moving):
             self._queue_s = now_s - self._arrived_s
             self._meter.queue_wait.observe(self._queue_s)
         self._sent_s = self._progress_s = now_s
+        self.quiet_until_s = -math.inf
         leaving = self._context.records.leaving
         leaving.until_sample -= 1
         if leaving.until_sample <= 0 or ((self._waited_for or self._retries) and leaving.weighed_left > 0):

@@ -16,11 +16,11 @@ TAIL_BYTES = 4096
 PARSED_BYTES_MAX = 64 * 1024
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Answer(msgspec.Struct, gc=False):
     usage: UsageFields | None = None
     choices: list[_Choice] = []
 
