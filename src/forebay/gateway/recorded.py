@@ -39,11 +39,11 @@ _REFUSED_BY_ENGINE = Outcome.REFUSED_BY_ENGINE
 
 
 @lru_cache(PLACES_MAX)
-def _lines(pool: str, replica: str) -> bytes:
-    """The header lines that name them, and the beginning of the one after."""
+def _lines(pool: str, replica: str, end: bytes = b"") -> bytes:
+    """The header lines that name them, and the beginning of the one after; all of that where ``end`` is its value."""
     lines = [(b"x-forebay-pool", pool), (b"x-forebay-replica", replica)]
     told = [b"%b: %b\r\n" % (name, _NO_FIELD.sub(b"?", value.encode())) for name, value in lines if value]
-    return b"".join(told) + b"x-forebay-queue-ms: "
+    return b"".join(told) + b"x-forebay-queue-ms: " + end
 
 
 def told_by_peer(gateway: str, head: ResponseHead | None) -> bytes:
@@ -93,6 +93,8 @@ class Recorded(CallState, ABC):
         """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
         if self._pool.peer:
             return told_by_peer(self._pool.peer, self._answer)
+        if not self._queue_s:
+            return _lines(self._pool.name, self._replica, b"0\r\n")
         return b"%b%d\r\n" % (_lines(self._pool.name, self._replica), self._queue_s * 1000 / self._context.speed)
 
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:

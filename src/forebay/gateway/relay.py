@@ -331,16 +331,22 @@ class Call(Moving):
                 self._write_head(body, len(body), False)
             if head.status >= 400:
                 outcome = Outcome.REFUSED_BY_ENGINE
-        self._context.desk.served(self._pool, self._replica, self._context.desk.clock.now_s())
+        if self._replica in self._pool.outliers.suspects:
+            desk = self._context.desk
+            desk.served(self._pool, self._replica, desk.clock.now_s())
         self._end(outcome, usage)
         self._connection.finish(self._keep_alive)
 
     def _write_head(self, first: bytes, length: int | None, chunked: bool) -> None:
         """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
         self._open = True
-        connection = self._connection
+        connection, context = self._connection, self._context
+        request = self._request
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        more = self._context.desk.limits_left(self._team) + self._place() + self.way
+        more = self._place() + self.way
+        if context.desk.quotas:
+            more = context.desk.limits_left(self._team) + more
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
-        connection.release(self._request)
+        if request.held_bytes or request.body:
+            connection.release(request)

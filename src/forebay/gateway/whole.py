@@ -74,7 +74,12 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
         if choice.finish_reason == "abort":
             aborted = True
     usage = answer.usage
-    return None if usage is None else usage.usage(), aborted
+    if usage is None:
+        return None, aborted
+    details = usage.prompt_tokens_details
+    if details is None:  # as `usage.usage()`, which is a call for every answer
+        return Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0), aborted
+    return usage.usage(), aborted
 
 
 def usage_in_tail(tail: bytes) -> Usage | None:
