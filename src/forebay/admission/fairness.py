@@ -109,6 +109,10 @@ class Account:
         first = self._first
         while first < split and line[first][2].queued_seq != line[first][1]:
             first += 1
+        if first > DEAD_MIN:  # nothing that ended is kept for long by the line it stood in
+            del line[:first]
+            end, split, first = end - first, split - first, 0
+            self._split = split
         self._first = first
         if split == end or (first < split and self._since_late >= LATE_EVERY - 1):
             return line[first][2]
