@@ -87,11 +87,13 @@ class Account:
         """It waits no more; its ``queued_seq`` is 0 already."""
         self.waiting -= 1
         self.tokens -= ticket.cost
-        line = self._line
+        line, split = self._line, self._split
         if not self.waiting:
             line.clear()
             self._first = self._split = self._since_late = 0
             return
+        if split < len(line) and line[split][2] is ticket:  # who goes next is that one, nearly always
+            del line[split]
         if started:
             self._since_late = 0 if ticket.late_at_s < now_s or self._first == self._split else self._since_late + 1
         if len(line) - self.waiting > max(self.waiting, DEAD_MIN):
