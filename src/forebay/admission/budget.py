@@ -386,4 +386,8 @@ class Replica:
 def could_ever_fit(capacity: Capacity, ticket: Ticket) -> bool:
     """Whether an empty replica of this ``capacity`` could hold ``ticket``."""
     total = ticket.total
-    return (total <= capacity.kv_tokens or total <= capacity.kv_tokens_alone) and ticket.longest <= capacity.context_tokens and ticket.sequences <= capacity.sequences
+    return (
+        (total <= capacity.kv_tokens or total <= capacity.kv_tokens_alone)
+        and ticket.longest <= capacity.context_tokens
+        and ticket.sequences <= capacity.sequences
+    )

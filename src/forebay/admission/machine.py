@@ -164,21 +164,14 @@ class Admission:
 
         ``usage``: what it really took, where known: its team is charged that, and no estimate any more.
         """
-        entry = self._tickets.get(ticket)
-        if entry is None or entry.replica is None:
-            raise self._without_permit(ticket)
+        entry = self._running(ticket)
         self.finished_total += 1
         if usage is not None:
             if self._waiting.count or not ticket & SPARSELY:
                 self._replicas.served.ended(entry.cost, now_s - entry.dispatched_s)
-            output_tokens = usage.output_tokens
-            if output_tokens - entry.resumed > entry.output:
+            if usage.output_tokens - entry.resumed > entry.output:
                 self.outlived_total += 1
-            if usage.exact and entry.prefix is None:
-                prompt_tokens = usage.prompt_tokens - usage.cached_tokens
-            else:
-                prompt_tokens = self._replicas.prefilled_tokens(entry, usage)
-            entry.lane.order.charge(entry, prompt_tokens + OUTPUT_COST * output_tokens)
+            entry.lane.order.charge(entry, self._replicas.prefilled_tokens(entry, usage) + OUTPUT_COST * usage.output_tokens)
         return self._end_permit(entry, now_s)
 
     def abandon(self, ticket: int, now_s: float) -> list[Effect]:
@@ -288,11 +281,8 @@ class Admission:
     def _running(self, ticket: int) -> Ticket:
         entry = self._tickets.get(ticket)
         if entry is None or entry.replica is None:
-            raise self._without_permit(ticket)
+            raise ValueError(f"ticket {ticket} holds no permit in pool {self.pool!r}")
         return entry
-
-    def _without_permit(self, ticket: int) -> ValueError:
-        return ValueError(f"ticket {ticket} holds no permit in pool {self.pool!r}")
 
     def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
         """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""

@@ -156,14 +156,9 @@ class Replicas:
                 unweighed.pop().weigh()
             first = min(candidates, key=_RANK, default=None)
         if first is None or (
-            first.listed
-            and first.id not in excluded
-            and first.fits(ticket)
-            and (not preemptible or self._spares(first, ticket, now_s))
+            first.listed and first.id not in excluded and first.fits(ticket) and (not preemptible or self._spares(first, ticket, now_s))
         ):
             return first
-        if count == 1:
-            return None
         best: Replica | None = None
         for replica in candidates:
             if best is not None and replica.rank >= best.rank:
