@@ -388,5 +388,9 @@ class Replica:
 
 def could_ever_fit(capacity: Capacity, ticket: Ticket) -> bool:
     """Whether an empty replica of this ``capacity`` could hold ``ticket``."""
-    kv_tokens = max(capacity.kv_tokens, capacity.kv_tokens_alone)
-    return ticket.total <= kv_tokens and ticket.longest <= capacity.context_tokens and ticket.sequences <= capacity.sequences
+    total = ticket.total
+    return (
+        (total <= capacity.kv_tokens or total <= capacity.kv_tokens_alone)
+        and ticket.longest <= capacity.context_tokens
+        and ticket.sequences <= capacity.sequences
+    )

@@ -5,7 +5,7 @@ import msgspec
 from forebay.admission.outcomes import Refusal
 
 
-class Dispatch(msgspec.Struct, frozen=True):
+class Dispatch(msgspec.Struct, frozen=True, gc=False):
     """Send this ticket's request to ``url`` now: it holds a permit there until ``finish``, ``retry``, ``abandon`` or ``Requeue``."""
 
     ticket: int
@@ -13,7 +13,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     url: str
 
 
-class Requeue(msgspec.Struct, frozen=True):
+class Requeue(msgspec.Struct, frozen=True, gc=False):
     """Abort this ticket's exchange with ``replica_id`` now: its permit is another's, and it waits again.
 
     Only of preemptible tiers. What came of the answer is forgotten, unless it is with the client: then the answer is gone on with from
@@ -25,7 +25,7 @@ class Requeue(msgspec.Struct, frozen=True):
     more_prompt_tokens: int = 0
 
 
-class Refuse(msgspec.Struct, frozen=True):
+class Refuse(msgspec.Struct, frozen=True, gc=False):
     """Answer this ticket with ``outcomes.ANSWERS[why]``: it has ended, and holds nothing.
 
     ``retry_after_s``: world seconds, within ``outcomes.RETRY_AFTER_S_MIN`` and ``…_MAX``, without jitter (see

@@ -47,7 +47,7 @@ OVERHEAD_TOKENS_MAX = 1000.0
 _OVERHEAD_MESSAGES_START = 16.0
 
 
-class Sized(msgspec.Struct, frozen=True):
+class Sized(msgspec.Struct, frozen=True, gc=False):
     """What is known of a body beside its size."""
 
     text_bytes: int

@@ -4,16 +4,13 @@ More important lanes go first, but not for ever: while a lane below the top wait
 are started, and goes first once it is owed anything. Nothing is banked while it does not wait.
 """
 
-from collections import deque
+from collections import OrderedDict
 
 from forebay.admission.fairness import FairOrder, TeamLoad
 from forebay.admission.pace import Pace
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import LaneLoad
 from forebay.spec.types import Tier
-
-DEAD_MIN = 64
-"""So many dead entries are never worth a sweep."""
 
 
 class Lane:
@@ -55,8 +52,8 @@ class Lane:
         self.output_tokens = 0
         self.cost_tokens = 0
         """Virtual tokens of all that wait."""
-        self._joined: deque[tuple[int, Ticket]] = deque()
-        """In the order in which they began to wait; those that don't any more may still be in it."""
+        self._joined: OrderedDict[int, Ticket] = OrderedDict()
+        """By queueing number, in the order in which they began to wait."""
 
     def teams(self) -> list[TeamLoad]:
         """Every team that ever came."""
@@ -74,7 +71,7 @@ class Lane:
             self.order.put_back(ticket)
         else:
             self.order.add(ticket)
-        self._joined.append((seq, ticket))
+        self._joined[seq] = ticket
         self.waiting = waiting + 1
         self.prompt_tokens += ticket.prompt
         self.output_tokens += ticket.output
@@ -85,21 +82,17 @@ class Lane:
         self.pace.move(now_s, True)
         if started:
             self.pace.dispatched(ticket.cost)
+        del self._joined[ticket.queued_seq]
         ticket.queued_seq = 0
         self.waiting -= 1
         self.prompt_tokens -= ticket.prompt
         self.output_tokens -= ticket.output
         self.cost_tokens -= ticket.cost
         self.order.remove(ticket, now_s, started=started)
-        joined = self._joined
-        while joined and joined[0][1].queued_seq != joined[0][0]:
-            joined.popleft()
-        if len(joined) - self.waiting > max(self.waiting, DEAD_MIN):
-            self._joined = deque(entry for entry in joined if entry[1].queued_seq == entry[0])
 
     def oldest(self) -> Ticket:
         """Who has waited longest; somebody waits."""
-        return self._joined[0][1]
+        return next(iter(self._joined.values()))
 
     def load(self, now_s: float) -> LaneLoad:
         """What the controller is told."""

@@ -80,7 +80,7 @@ class Admission(Books):
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         effects: list[Effect] = []
         waiting, pump = self._waiting, self._pump
-        if waiting.count:
+        if waiting.count and (waiting.due_s <= now_s or self._replicas.wanting or self._replicas.barren_since_s is not None):
             self._catch_up(now_s, effects)
         self.arrived_total += 1
         order = lane.order

@@ -177,7 +177,10 @@ class Pump:
 
     def _open(self, replicas: Collection[Replica]) -> bool:
         """Whether anybody could start on one of these: there is a slot, or one that may be given up. Of none it isn't known."""
-        return not replicas or any(one.sequences < one.capacity.sequences or one.preemptible for one in replicas)
+        for one in replicas:  # no generator: this is asked twice for every request that waits
+            if one.sequences < one.capacity.sequences or one.preemptible:
+                return True
+        return not replicas
 
     def _looks_on(self) -> bool:
         """Whether those behind a head that fits nowhere are looked at this time: more seldom, the oftener it was in vain."""

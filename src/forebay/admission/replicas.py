@@ -150,17 +150,21 @@ class Replicas:
         """
         if by_prefix and ticket.prefix is not None:
             return self._nearest(ticket, candidates, now_s)
-        if not ticket.lane.preemptible and len(candidates) > 1:
+        count = len(candidates)
+        preemptible = ticket.lane.preemptible
+        if count > 1 and not preemptible:
             return self._soonest(ticket, candidates, now_s)
         excluded = ticket.excluded
-        if len(candidates) == 1:
+        if count == 1:
             first: Replica | None = next(iter(candidates))
         else:
             unweighed = self._unweighed
             while unweighed:
                 unweighed.pop().weigh()
             first = min(candidates, key=_RANK, default=None)
-        if first is None or (first.listed and first.id not in excluded and first.fits(ticket) and self._spares(first, ticket, now_s)):
+        if first is None or (
+            first.listed and first.id not in excluded and first.fits(ticket) and (not preemptible or self._spares(first, ticket, now_s))
+        ):
             return first
         best: Replica | None = None
         for replica in candidates:

@@ -44,12 +44,13 @@ class Waiting:
         self.count += 1
         self.returned += ticket.returned
         ticket.lane.join(ticket, self.last_seq, now_s)
-        self._deadlines.add(ticket, self.count)
+        self._deadlines.add(ticket)
         if ticket.deadline_s < self.due_s:
             self.due_s = ticket.deadline_s
 
     def leave(self, ticket: Ticket, now_s: float, *, started: bool) -> None:
         """``ticket`` waits no more."""
+        self._deadlines.remove(ticket.queued_seq)
         ticket.lane.leave(ticket, now_s, started=started)
         self.count -= 1
         self.returned -= ticket.returned

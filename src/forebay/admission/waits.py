@@ -54,7 +54,7 @@ def measured_wait_s(lanes: Sequence[Lane], lane: Lane, account: Account, now_s: 
     pace = lane.pace.tokens_per_s(now_s, lane.waiting > 0)
     if isinstance(pace, Unknown):
         return pace
-    before = sum(other.cost_tokens for other in lanes[: lane.index])
+    before = sum([other.cost_tokens for other in lanes[: lane.index]]) if lane.index else 0
     wait_s = (before + lane.cost_tokens) / pace.value
     if wait_s > most_s:
         wait_s = (before + lane.order.ahead(account, account.tokens)[0]) / pace.value

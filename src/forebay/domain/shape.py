@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Shape(msgspec.Struct, frozen=True):
+class Shape(msgspec.Struct, frozen=True, gc=False):
     """Tokens of one request: all of its prompt, the part of it already cached, and its (estimated) output."""
 
     prompt_tokens: int
@@ -27,7 +27,7 @@ class Shape(msgspec.Struct, frozen=True):
         return self.prompt_tokens + self.output_tokens
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """What a finished (or cut) request really took; ``exact`` where the engine said so, else counted from the stream."""
 
     prompt_tokens: int

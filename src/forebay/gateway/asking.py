@@ -6,6 +6,8 @@ long for its ids to be told, running usage counts instead. A field that isn't th
 that nothing is parsed or copied twice.
 """
 
+from itertools import product
+
 import msgspec
 
 from forebay.gateway.body import Ask
@@ -20,7 +22,7 @@ _USAGE = b'{"include_usage":true}'
 _ALL_USAGE = b'{"include_usage":true,"continuous_usage_stats":true}'
 
 
-class Wants(msgspec.Struct, frozen=True):
+class Wants(msgspec.Struct, frozen=True, gc=False):
     """What the client did not ask for, and is not told."""
 
     usage: bool = False
@@ -32,6 +34,7 @@ class Wants(msgspec.Struct, frozen=True):
 
 
 NOTHING = Wants()
+_WANTS = {three: Wants(*three) for three in product((False, True), repeat=3)}
 
 
 def asking(ask: Ask, body: bytes, engine: EngineKind) -> tuple[bytes, Wants]:
@@ -42,21 +45,26 @@ def asking(ask: Ask, body: bytes, engine: EngineKind) -> tuple[bytes, Wants]:
     ids = engine.tells_ids and not told_ids and len(body) <= IDS_BODY_BYTES_MAX
     running_asked = not usage and options is not None and bool(options.continuous_usage_stats)
     running = engine.tells_running_usage and not (ids or told_ids or running_asked)
-    wants = Wants(usage, running, ids)
-    added: dict[bytes, bytes] = {}
-    if usage or running:
-        added[b"stream_options"] = _ALL_USAGE if running else _USAGE
-    if ids:
-        added[b"return_token_ids"] = b"true"
-    if not added:
+    wants = _WANTS[usage, running, ids]
+    if not (usage or running or ids):
         return body, wants
-    if any(b'"%b"' % name in body for name in added):  # it may be there, as null or as false
+    if ((usage or running) and b'"stream_options"' in body) or (ids and b'"return_token_ids"' in body):
+        # It may be there, as null or as false.
+        added: dict[bytes, bytes] = {}
+        if usage or running:
+            added[b"stream_options"] = _ALL_USAGE if running else _USAGE
+        if ids:
+            added[b"return_token_ids"] = b"true"
         try:
             return _merged(body, added), wants
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return body, NOTHING  # what was skipped so far is not JSON after all: the engine says so, or takes it
-    end = body.rindex(b"}")
-    return b"%b%b}" % (body[:end], b"".join([b',"%b":%b' % field for field in added.items()])), wants
+    more = b"}"
+    if ids:
+        more = b',"return_token_ids":true}'
+    if usage or running:
+        more = (b',"stream_options":%b' % (_ALL_USAGE if running else _USAGE)) + more
+    return body[: body.rindex(b"}")] + more, wants
 
 
 def _merged(body: bytes, added: dict[bytes, bytes]) -> bytes:

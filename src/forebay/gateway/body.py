@@ -29,14 +29,14 @@ _NOT_IN_STRINGS = frozenset(b":,]} \t\r\n")
 """One of these follows the end of a string; its beginning is followed by another, mostly."""
 
 
-class StreamOptions(msgspec.Struct, frozen=True):
+class StreamOptions(msgspec.Struct, frozen=True, gc=False):
     """OpenAI's ``include_usage``, and vLLM's ``continuous_usage_stats``."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """What is read of a body; all else is skipped, and passed on."""
 
     model: str
@@ -57,13 +57,13 @@ class Ask(msgspec.Struct, frozen=True):
         return bound if bound is not None and bound > 0 else None
 
 
-class LooseAsk(Ask, frozen=True):
+class LooseAsk(Ask, frozen=True, gc=False):
     """Of endpoints where ``model`` may be left out: engines serve one."""
 
     model: str = ""
 
 
-class ResponsesAsk(Ask, frozen=True):
+class ResponsesAsk(Ask, frozen=True, gc=False):
     """``/v1/responses`` calls the bound otherwise, and may go on from an answer that an engine keeps."""
 
     max_output_tokens: int | None = None

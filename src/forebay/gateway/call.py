@@ -92,6 +92,7 @@ class CallState:
         "_why",
         "_wire_bytes",
         "data",
+        "quiet_until_s",
         "sized",
         "ticket",
         "way",
@@ -172,6 +173,8 @@ class CallState:
     data: Sink
     """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
 
+    quiet_until_s: float
+    """See `pool_desk.Caller`."""
     sized: Sized | None
     """What is known of its body beside its size."""
 

@@ -66,11 +66,11 @@ class Choice(msgspec.Struct):
         return delta is not None and bool(delta.reasoning_content or delta.reasoning)
 
 
-class _Details(msgspec.Struct):
+class _Details(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
 
-class UsageFields(msgspec.Struct):
+class UsageFields(msgspec.Struct, gc=False):
     """OpenAI's ``usage`` object, as far as it is read."""
 
     prompt_tokens: int | None = 0

@@ -103,7 +103,8 @@ class HttpServer(Intake):
         self._timer = asyncio.get_running_loop().call_later(bounds.TICK_S, self._sweep)
         self.tick += 1
         for connection in list(self.connections):
-            connection.sweep(self.tick)
+            if connection.request is None or connection._reader.phase != BETWEEN:  # else its reply has times of its own
+                connection.sweep(self.tick)
 
 
 class ClientConnection(asyncio.Protocol):

@@ -44,6 +44,9 @@ class Ticketed(Protocol):
 class Caller(Ticketed, Protocol):
     """A request as the desk knows it."""
 
+    quiet_until_s: float
+    """Before this it has no times to look at (in a pool without ways out), and is owed no tokens: most that wait are so."""
+
     def dispatch(self, effect: Dispatch) -> None:
         """It has a permit: send it."""
         ...

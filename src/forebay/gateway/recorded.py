@@ -37,15 +37,16 @@ _CUT_SHORT = frozenset({How.TRUNCATED, How.FAILED})
 _ENDED_WELL = How.COMPLETED
 _COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _SHED = Outcome.SHED
+_TURN = Shortage.TURN.value
 _REFUSED_BY_ENGINE = Outcome.REFUSED_BY_ENGINE
 
 
 @lru_cache(PLACES_MAX)
-def _lines(pool: str, replica: str) -> bytes:
-    """The header lines that name them, and the beginning of the one after."""
+def _lines(pool: str, replica: str, end: bytes = b"") -> bytes:
+    """The header lines that name them, and the beginning of the one after; all of that where ``end`` is its value."""
     lines = [(b"x-forebay-pool", pool), (b"x-forebay-replica", replica)]
     told = [b"%b: %b\r\n" % (name, _NO_FIELD.sub(b"?", value.encode())) for name, value in lines if value]
-    return b"".join(told) + b"x-forebay-queue-ms: "
+    return b"".join(told) + b"x-forebay-queue-ms: " + end
 
 
 def told_by_peer(gateway: str, head: ResponseHead | None) -> bytes:
@@ -101,8 +102,7 @@ class Recorded(CallState, ABC):
         if self._over or admission.runs(self.ticket):
             return
         at = admission.position(self.ticket, now_s) if admission.waiting == 1 else None
-        short_of = Shortage.TURN if at is None or at.short_of is None else at.short_of
-        self._waited_for = short_of.value
+        self._waited_for = _TURN if at is None or at.short_of is None else at.short_of.value
         self._context.records.waited[self._team, self._request_id] = self
 
     def _weigh(self, leaving: Leaving) -> None:
@@ -118,6 +118,8 @@ class Recorded(CallState, ABC):
         """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
         if self._pool.peer:
             return told_by_peer(self._pool.peer, self._answer)
+        if not self._queue_s:
+            return _lines(self._pool.name, self._replica, b"0\r\n")
         return b"%b%d\r\n" % (_lines(self._pool.name, self._replica), self._queue_s * 1000 / self._context.speed)
 
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:
@@ -144,8 +146,10 @@ class Recorded(CallState, ABC):
             else:
                 self._meter.ended(outcome, usage)
                 context.usage.count(key, how, usage, queue_s, ended_s)
-        if self._waited_for and records.waited.get(self.known_as) is self:
-            del records.waited[self.known_as]
+        if self._waited_for:
+            known_as = self._team, self._request_id
+            if records.waited.get(known_as) is self:
+                del records.waited[known_as]
         if outcome is not _COMPLETED or self._retries or self._preempted or self._left:
             if outcome is _REFUSED_BY_ENGINE and self._answer is not None and self._answer.status >= 400:
                 self._why = f"The engine answered {self._answer.status}."

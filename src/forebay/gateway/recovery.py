@@ -4,6 +4,7 @@ Every second try takes from one budget, goes to a replica not tried before, and 
 can't be continued exactly, the client is told so inside the stream.
 """
 
+import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
 
@@ -313,6 +314,8 @@ class Recovery(Ending, ABC):
             self._meter.ttft_missed += 1
             self._ttft_promise_s = None
         if self._exchange is None:
+            if now_s > self.quiet_until_s:  # it waits, and what there was to see has been seen
+                self.quiet_until_s = math.inf
             return
         wire_bytes = self._bytes_read()
         if wire_bytes != self._progress_bytes:

@@ -7,6 +7,8 @@ with a proper error event: never a silent truncation. The permit lasts until the
 client's leaving, whichever comes first; each of the three ends it exactly once (`ending`).
 """
 
+import math
+
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.admission.prefixes import Prefix
@@ -53,6 +55,7 @@ class Call(Moving):
         limits = self._context.limits
         self._idle_s = tier.idle_s or limits.idle_s
         self._total_s = tier.total_s or limits.total_s
+        self.quiet_until_s = now_s + tier.ttft_s if self._ask.stream else math.inf
         if self._ask.stream:
             self._ask_more()
         self._context.retries.arrived()
@@ -81,6 +84,7 @@ class Call(Moving):
             self._queue_s = now_s - self._arrived_s
             self._meter.queue_wait.observe(self._queue_s)
         self._sent_s = self._progress_s = now_s
+        self.quiet_until_s = -math.inf
         leaving = self._context.records.leaving
         leaving.until_sample -= 1
         if leaving.until_sample <= 0 or ((self._waited_for or self._retries) and leaving.weighed_left > 0):
@@ -326,16 +330,22 @@ class Call(Moving):
                 self._write_head(body, len(body), False)
             if head.status >= 400:
                 outcome = Outcome.REFUSED_BY_ENGINE
-        self._context.desk.served(self._pool, self._replica, self._context.desk.clock.now_s())
+        if self._replica in self._pool.outliers.suspects:
+            desk = self._context.desk
+            desk.served(self._pool, self._replica, desk.clock.now_s())
         self._end(outcome, usage)
         self._connection.finish(self._keep_alive)
 
     def _write_head(self, first: bytes, length: int | None, chunked: bool) -> None:
         """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
         self._open = True
-        connection = self._connection
+        connection, context = self._connection, self._context
+        request = self._request
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        more = self._context.desk.limits_left(self._team) + self._place() + self.way
+        more = self._place() + self.way
+        if context.desk.quotas:
+            more = context.desk.limits_left(self._team) + more
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
         self._body = b""
-        connection.release(self._request)
+        if request.held_bytes or request.body:
+            connection.release(request)

@@ -13,6 +13,9 @@ from forebay.spec.types import Limits
 LENGTH_DIGITS_MAX = 10
 SHARED_MAX = 256
 """Heads that connections share; with so many they are all forgotten, though not by the connections that have them."""
+DIGITS_END = 8192
+DIGITS = tuple(b"%d" % number for number in range(DIGITS_END))
+"""Lengths of usual bodies as they are written: a comparison in place of a conversion."""
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})\r\n", re.IGNORECASE)
 
 
@@ -40,8 +43,9 @@ class SeenHead:
         length = read[start:end]
         body = read[end + len(after) :]
         size = len(body)
-        if not length.isdigit() or int(length) != size or size > limits.body_bytes_max or size > room_bytes:
-            return None
+        written = DIGITS[size] if size < DIGITS_END else b"%d" % size
+        if length != written or size > limits.body_bytes_max or size > room_bytes:
+            return None  # also a length with zeros before it, which the parser reads
         first = self.first
         request = Request(first.target, body, size)
         request.facts = first.facts

@@ -16,11 +16,11 @@ TAIL_BYTES = 4096
 PARSED_BYTES_MAX = 64 * 1024
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Answer(msgspec.Struct, gc=False):
     usage: UsageFields | None = None
     choices: list[_Choice] = []
 
@@ -74,7 +74,12 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
         if choice.finish_reason == "abort":
             aborted = True
     usage = answer.usage
-    return None if usage is None else usage.usage(), aborted
+    if usage is None:
+        return None, aborted
+    details = usage.prompt_tokens_details
+    if details is None:  # as `usage.usage()`, which is a call for every answer
+        return Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0), aborted
+    return usage.usage(), aborted
 
 
 def usage_in_tail(tail: bytes) -> Usage | None:

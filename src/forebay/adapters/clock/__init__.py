@@ -17,8 +17,12 @@ class MeasuringClock(LoopClock):
     """The same world seconds, read anew at each call: uvloop's own time has whole milliseconds and stands still
     within one turn of the loop, which hides exactly the lateness that a load generator must see in itself."""
 
-    def now_s(self) -> float:
-        """Monotonic world seconds (every real loop's time is ``time.monotonic``)."""
+    def __init__(self, speed: float = 1.0, wall_at_start_s: float | None = None) -> None:
+        super().__init__(speed, wall_at_start_s)
+        self.now_s = self._measured_s
+
+    def _measured_s(self) -> float:
+        """Every real loop's time is ``time.monotonic``."""
         return time.monotonic() * self.speed
 
 

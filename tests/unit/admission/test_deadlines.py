@@ -1,0 +1,42 @@
+"""Who expires next, in whatever order they came and left."""
+
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.admission.deadlines import STALE_MIN, Deadlines
+from forebay.admission.tickets import Ticket
+
+
+class Waits:
+    """As much of a ticket as is looked at."""
+
+    def __init__(self, seq: int, deadline_s: float) -> None:
+        self.queued_seq, self.deadline_s = seq, deadline_s
+
+
+@given(st.lists(st.one_of(st.integers(0, 9).map(float), st.integers(0, 40)), max_size=80))
+def test_first_is_the_earliest_deadline_that_waits(steps: list[Any]) -> None:
+    deadlines, waiting, seq = Deadlines(), {}, 0
+    for step in steps:
+        if isinstance(step, float):
+            seq += 1
+            waiting[seq] = Waits(seq, step)
+            deadlines.add(cast(Ticket, waiting[seq]))
+        elif waiting:
+            gone = sorted(waiting)[step % len(waiting)]
+            del waiting[gone]
+            deadlines.remove(gone)
+        expected = min(waiting.values(), key=lambda one: (one.deadline_s, one.queued_seq), default=None)
+        assert deadlines.first() is expected
+        assert {id(one) for one in deadlines.live()} == {id(one) for one in waiting.values()}
+
+
+def test_what_left_behind_one_that_stays_does_not_pile_up() -> None:
+    deadlines = Deadlines()
+    deadlines.add(cast(Ticket, Waits(1, 0.0)))
+    for seq in range(2, 20 * STALE_MIN):
+        deadlines.add(cast(Ticket, Waits(seq, float(seq % 7))))
+        deadlines.remove(seq)
+    assert len(deadlines._line) + len(deadlines._heap) <= 2 * STALE_MIN + 2
