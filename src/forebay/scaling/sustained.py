@@ -12,10 +12,10 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from forebay.scaling import irreducible
+from forebay.scaling import irreducible, pooling
 from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
-from forebay.scaling.economics import ALLOWED_MIN, misses
+from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS, misses
 from forebay.scaling.memory import BUCKET_S, Memory
 from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
 from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
@@ -74,20 +74,23 @@ class Used(msgspec.Struct, frozen=True):
     requests: Values
     """In each part of WINDOW_S, as ``uses``: of the capacity. Both are empty where too little is known."""
     uses: Values
+    worths: Values
+    """What each replica was worth in a fleet of as many (`scaling.pooling`): use of the whole is ``uses`` times that."""
     overrun: bool
     """Whether demand outran what was held within the last AFTERMATH_S: what is late since then is late for what came before it."""
 
 
-def used(memory: Memory, now_s: float, capacity: PoolCapacity) -> Used:
+def used(memory: Memory, now_s: float, capacity: PoolCapacity, slo: Slo) -> Used:
     """What `learned` and `unpreventable` go by; to be asked once a minute."""
     if not capacity.rate_per_s:
-        return Used(np.empty(0), np.empty(0), False)
-    return Used(*_uses(memory, now_s, capacity.rate_per_s), _overrun(memory, now_s, capacity.rate_per_s))
+        return Used(np.empty(0), np.empty(0), np.empty(0), False)
+    allowed = max(ALLOWED_MIN, 1 - slo.attainment) if capacity.profile is not None else None
+    return Used(*_uses(memory, now_s, capacity.rate_per_s, allowed), _overrun(memory, now_s, capacity.rate_per_s))
 
 
 def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, lately: Used | None = None) -> float:
     """The correction for the next look, from the one in ``memory``; to be asked once a minute."""
-    lately = used(memory, sight.now_s, capacity) if lately is None else lately
+    lately = used(memory, sight.now_s, capacity, slo) if lately is None else lately
     before, requests, uses = memory.sustained, lately.requests, lately.uses
     if capacity.profile is None or sight.attainment is None or not capacity.rate_per_s or not sight.known or not len(uses):
         return before
@@ -96,9 +99,9 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, late
     least = max(MISSES_LEAST, 1 - LEFT_TELLS * left / allowed) * allowed
     missed = min(MISSES_MOST, max(least, caused * allowed / left))
     busiest = float(uses.max())
-    if not USE_MIN < busiest < OVERLOADED or lately.overrun:
+    if busiest <= USE_MIN or float((uses * lately.worths).max()) >= OVERLOADED or lately.overrun:
         return before
-    step = -math.log(_fitting(requests, uses, missed, allowed))
+    step = -math.log(_fitting(lately, missed, allowed))
     sure = min(1.0, float(requests.sum()) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
     if step < 0 and missed < STAKE * allowed:
         return before
@@ -108,24 +111,30 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, late
     return min(SUSTAINED_MAX, max(SUSTAINED_MIN, moved))
 
 
-def _uses(memory: Memory, now_s: float, rate_per_s: float) -> tuple[Values, Values]:
-    """Requests, and use of the capacity, in each part of the last minutes; empty where too little is known."""
+def _uses(memory: Memory, now_s: float, rate_per_s: float, allowed: float | None) -> tuple[Values, Values, Values]:
+    """Requests, use of the capacity, and what a replica was worth, in each part of the last minutes; empty where too little is known."""
     parts = [bucket for bucket in memory.buckets if bucket.start_s + BUCKET_S / 2 >= now_s - WINDOW_S and bucket.replica_seconds > 0]
     if sum(part.seconds for part in parts) < COVERED_MIN * WINDOW_S:
-        return np.empty(0), np.empty(0)
+        return np.empty(0), np.empty(0), np.empty(0)
     requests = np.array([part.requests for part in parts])
-    return requests, requests / (np.array([part.replica_seconds for part in parts]) * rate_per_s)
+    held = np.array([part.replica_seconds for part in parts])
+    worths = np.array([1.0 if allowed is None else pooling.worth(part.replica_seconds / part.seconds, allowed) for part in parts])
+    return requests, requests / (held * worths * rate_per_s), worths
 
 
-def _fitting(requests: Values, uses: Values, missed: float, allowed: float) -> float:
-    """The factor on ``uses`` with which the curve gives the share ``missed`` over all parts: a fleet's spikes miss, not its mean."""
+def _fitting(lately: Used, missed: float, allowed: float) -> float:
+    """The factor on the uses with which the curve gives the share ``missed`` over all parts: a fleet's spikes miss, not its mean.
+
+    It is as much flatter as a replica is worth less: the steps from 1 % of misses to a third are as large in any fleet.
+    """
+    requests, uses, steepness = lately.requests, lately.uses, STEEPNESS * lately.worths
     if requests.sum() <= 0:
         return 1.0
     weights = requests / requests.sum()
     low, high = 1 / FITTING_MAX, FITTING_MAX
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
-        if float(weights @ misses(uses * middle, allowed)) < missed:
+        if float(weights @ misses(uses * middle, allowed, steepness)) < missed:
             low = middle
         else:
             high = middle
@@ -155,7 +164,7 @@ def unpreventable(
     """Misses by use, and the share that misses at any load, at the next look; to be asked once a minute."""
     if sight.attainment is None or not capacity.rate_per_s:
         return memory.uses, memory.irreducible
-    lately = used(memory, sight.now_s, capacity) if lately is None else lately
+    lately = used(memory, sight.now_s, capacity, slo) if lately is None else lately
     requests, total = lately.requests, lately.requests.sum()
     if total <= 0:
         return memory.uses, memory.irreducible
