@@ -20,7 +20,8 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from forebay.scaling.capacity import REPLICAS_MAX
+from forebay.scaling import pooling
+from forebay.scaling.capacity import REPLICAS_MAX, PoolCapacity
 from forebay.scaling.spread import RATIOS, Values
 from forebay.spec.types import Scaling, Slo
 
@@ -86,9 +87,14 @@ def misses_held(allowed: float) -> Values:
     return misses(_USES, allowed)
 
 
-def misses(use: Values, allowed: float) -> Values:
+def misses(use: Values, allowed: float, steepness: Values | float = STEEPNESS) -> Values:
     """Share of requests that miss their promise at a use of the capacity at the SLO: ``allowed`` at 1, all of them far beyond."""
-    return np.asarray(-np.expm1(-allowed * np.exp(STEEPNESS * (np.minimum(use, 3.0) - 1))))
+    return np.asarray(-np.expm1(-allowed * np.exp(steepness * (np.minimum(use, 3.0) - 1))))
+
+
+def pooled(worth: float, capacity: PoolCapacity, allowed: float) -> int:
+    """Whole replicas for a load that is ``worth`` so many of a large fleet's. A declared rate is one of so many as there are."""
+    return whole(worth if capacity.profile is None or not worth > ZERO_UP_TO else pooling.needed(worth, allowed))
 
 
 def whole(replicas: float) -> int:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from forebay.domain.scaling import Term, TermKind
 from forebay.domain.units import format_time
+from forebay.scaling import pooling
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import PoolCapacity, whole_replicas
-from forebay.scaling.economics import Prices, whole
+from forebay.scaling.economics import Prices, pooled
 from forebay.scaling.outlook import Outlook
 from forebay.scaling.schedule import Active
 from forebay.spec.types import Scaling
@@ -19,6 +20,8 @@ from forebay.spec.types import Scaling
 PAST_RAMPS_MAX = 10_000
 FRACTION_FORESEEN = 0.5
 """With an outlook, present demand is rounded up from here: what a fraction of a replica is worth, the forecast weighs."""
+FEW = 0.9
+"""Where a replica is worth less than this of one in a large fleet (`scaling.pooling`), a person is told."""
 
 
 def minimum(settings: Scaling) -> Term:
@@ -65,11 +68,14 @@ def forecasted(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> Term
     """What is expected at the end of a start, and as much above it as is worth its price (`scaling.economics`)."""
     rate = capacity.rate_per_s or math.inf
     expected = outlook.expected_per_s / rate
-    replicas = whole(expected * outlook.headroom_start)
+    replicas = pooled(expected * outlook.headroom_start, capacity, prices.allowed)
     because = (
         f"{per_time(outlook.expected_per_s)} expected in {format_time(outlook.horizon_s)} ({outlook.method}), {expected:.2f} replicas'"
         f" worth; × {outlook.headroom_start:.2f} is what its errors are worth with a miss at {prices.miss_usd / prices.idle_usd:.3g} × idle"
     )
+    each = pooling.worth(replicas, prices.allowed) if capacity.profile is not None else 1.0
+    if replicas and each < FEW:
+        because += f"; so few share no bursts: {replicas} serve as {replicas * each:.2f}"
     numbers = {
         "expected_per_s": outlook.expected_per_s,
         "level_per_s": outlook.level_per_s if outlook.level_per_s is not None else -1.0,
@@ -80,13 +86,15 @@ def forecasted(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> Term
         "headroom_keep": outlook.headroom_keep,
         "miss_usd": prices.miss_usd,
         "idle_usd": prices.idle_usd,
+        "each_worth": each,
     }
     return Term("forecast", TermKind.FLOOR, replicas, because, numbers)
 
 
-def kept(outlook: Outlook, capacity: PoolCapacity) -> int:
+def kept(outlook: Outlook, capacity: PoolCapacity, allowed: float) -> int:
     """As many as are worth keeping: a little more than are worth starting, and what the highest demand up to the horizon takes."""
-    return whole(max(outlook.expected_per_s * outlook.headroom_keep, outlook.peak_per_s) / (capacity.rate_per_s or math.inf))
+    worth = max(outlook.expected_per_s * outlook.headroom_keep, outlook.peak_per_s) / (capacity.rate_per_s or math.inf)
+    return pooled(worth, capacity, allowed)
 
 
 def awake(wake_s: float, cold_start_s: float) -> Term | None:

@@ -229,7 +229,7 @@ class QueueFirst:
         wanted = max((term.replicas for term in reasons.terms if term.name == warm.FORECAST), default=0)
         spare = floors.spared(wanted, settings)
         spares = spare.replicas - wanted if spare is not None else 0
-        count = warm.nodes(reasons.reserve, settings, replicas, spares, most, held)
+        count = warm.nodes(reasons.reserve, settings, self._capacity, replicas, spares, most, held)
         return max(count, held) if sight.missing else count
 
     def _learned(self, memory: Memory, observation: Observation, sight: Sight, capacity: PoolCapacity) -> Memory:
@@ -241,7 +241,7 @@ class QueueFirst:
             return memory
         prices = self._prices(sight, memory)
         learnt = outlook.learned(memory.learnt, memory.buckets, now_s, observation.wall_s, self._horizon_s(sight), history, prices)
-        lately = sustained.used(memory, now_s, capacity)
+        lately = sustained.used(memory, now_s, capacity, self._slo)
         uses, irreducible = sustained.unpreventable(memory, sight, capacity, self._slo, lately)
         return msgspec.structs.replace(
             memory,

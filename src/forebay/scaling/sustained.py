@@ -12,7 +12,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from forebay.scaling import irreducible
+from forebay.scaling import irreducible, pooling
 from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.columns import columns
@@ -77,20 +77,23 @@ class Used(msgspec.Struct, frozen=True):
     requests: Values
     """In each part of WINDOW_S, as ``uses``: of the capacity. Both are empty where too little is known."""
     uses: Values
+    worths: Values
+    """What each replica was worth in a fleet of as many (`scaling.pooling`): use of the whole is ``uses`` times that."""
     overrun: bool
     """Whether demand outran what was held within the last AFTERMATH_S: what is late since then is late for what came before it."""
 
 
-def used(memory: Memory, now_s: float, capacity: PoolCapacity) -> Used:
+def used(memory: Memory, now_s: float, capacity: PoolCapacity, slo: Slo) -> Used:
     """What `learned` and `unpreventable` go by; to be asked once a minute."""
     if not capacity.rate_per_s:
-        return Used(np.empty(0), np.empty(0), False)
-    return Used(*_uses(memory, now_s, capacity.rate_per_s), _overrun(memory, now_s, capacity.rate_per_s))
+        return Used(np.empty(0), np.empty(0), np.empty(0), False)
+    allowed = max(ALLOWED_MIN, 1 - slo.attainment) if capacity.profile is not None else None
+    return Used(*_uses(memory, now_s, capacity.rate_per_s, allowed), _overrun(memory, now_s, capacity.rate_per_s))
 
 
 def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, lately: Used | None = None) -> float:
     """The correction for the next look, from the one in ``memory``; to be asked once a minute."""
-    lately = used(memory, sight.now_s, capacity) if lately is None else lately
+    lately = used(memory, sight.now_s, capacity, slo) if lately is None else lately
     before, requests, uses = memory.sustained, lately.requests, lately.uses
     if capacity.profile is None or sight.attainment is None or not capacity.rate_per_s or not sight.known or not len(uses):
         return before
@@ -99,9 +102,9 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, late
     least = max(MISSES_LEAST, 1 - LEFT_TELLS * left / allowed) * allowed
     missed = min(MISSES_MOST, max(least, caused * allowed / left))
     busiest = float(uses.max())
-    if not USE_MIN < busiest < OVERLOADED or lately.overrun:
+    if busiest <= USE_MIN or float((uses * lately.worths).max()) >= OVERLOADED or lately.overrun:
         return before
-    step = -math.log(_fitting(requests, uses, missed, allowed))
+    step = -math.log(_fitting(lately, missed, allowed))
     sure = min(1.0, float(requests.sum()) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
     if step < 0 and missed < STAKE * allowed:
         return before
@@ -111,8 +114,8 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, late
     return min(SUSTAINED_MAX, max(SUSTAINED_MIN, moved))
 
 
-def _uses(memory: Memory, now_s: float, rate_per_s: float) -> tuple[Values, Values]:
-    """Requests, and use of the capacity, in each part of the last minutes; empty where too little is known."""
+def _uses(memory: Memory, now_s: float, rate_per_s: float, allowed: float | None) -> tuple[Values, Values, Values]:
+    """Requests, use of the capacity, and what a replica was worth, in each part of the last minutes; empty where too little is known."""
     found = columns(memory.buckets)
     first = found.since(now_s - WINDOW_S)
     seconds, requests, held = (np.array(column[first:]) for column in (found.seconds, found.requests, found.replica_seconds))
@@ -120,12 +123,19 @@ def _uses(memory: Memory, now_s: float, rate_per_s: float) -> tuple[Values, Valu
         some = held > 0
         seconds, requests, held = seconds[some], requests[some], held[some]
     if seconds.sum() < COVERED_MIN * WINDOW_S:
-        return np.empty(0), np.empty(0)
-    return requests, requests / (held * rate_per_s)
+        return np.empty(0), np.empty(0), np.empty(0)
+    worths = np.ones(len(held))
+    if allowed is not None:
+        worths = np.array([pooling.worth(replicas, allowed) for replicas in (held / seconds).tolist()])
+    return requests, requests / (held * worths * rate_per_s), worths
 
 
-def _fitting(requests: Values, uses: Values, missed: float, allowed: float) -> float:
-    """The factor on ``uses`` with which the curve gives the share ``missed`` over all parts: a fleet's spikes miss, not its mean."""
+def _fitting(lately: Used, missed: float, allowed: float) -> float:
+    """The factor on the uses with which the curve gives the share ``missed`` over all parts: a fleet's spikes miss, not its mean.
+
+    It is as much flatter as a replica is worth less: the steps from 1 % of misses to a third are as large in any fleet.
+    """
+    requests, uses, steepness = lately.requests, lately.uses, STEEPNESS * lately.worths
     total = float(requests.sum())
     if total <= 0:
         return 1.0
@@ -133,7 +143,7 @@ def _fitting(requests: Values, uses: Values, missed: float, allowed: float) -> f
     low, high, at, slope = -math.log(FITTING_MAX), math.log(FITTING_MAX), 0.0, STEEPNESS
     before: tuple[float, float] | None = None
     for _ in range(HALVINGS):
-        off = wanted - math.log(max(1e-300, float(weights @ misses(uses * math.exp(at), allowed))))
+        off = wanted - math.log(max(1e-300, float(weights @ misses(uses * math.exp(at), allowed, steepness))))
         low, high = (at, high) if off > 0 else (low, at)
         # By the secant of the logarithms, which are nearly a line; by halves where that leads out of what is left.
         if before is not None and at != before[0]:
@@ -171,7 +181,7 @@ def unpreventable(
     """Misses by use, and the share that misses at any load, at the next look; to be asked once a minute."""
     if sight.attainment is None or not capacity.rate_per_s:
         return memory.uses, memory.irreducible
-    lately = used(memory, sight.now_s, capacity) if lately is None else lately
+    lately = used(memory, sight.now_s, capacity, slo) if lately is None else lately
     requests, total = lately.requests, lately.requests.sum()
     if total <= 0:
         return memory.uses, memory.irreducible

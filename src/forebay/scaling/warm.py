@@ -26,7 +26,7 @@ from forebay.domain.scaling import Observation, Term
 from forebay.domain.signal import Known
 from forebay.scaling import spread
 from forebay.scaling.capacity import PoolCapacity
-from forebay.scaling.economics import HEADROOMS, Prices, misses, misses_held, whole
+from forebay.scaling.economics import HEADROOMS, Prices, misses, misses_held, pooled
 from forebay.scaling.memory import Learnt
 from forebay.scaling.outlook import AHEAD_S, Outlook
 from forebay.scaling.spread import RATIOS, Values
@@ -55,6 +55,8 @@ class Reserve(msgspec.Struct, frozen=True):
     total_keep: float
     """The same, up to which one that is held is worth keeping."""
     expected_replicas: float
+    allowed: float
+    """Share of requests that may miss the promise."""
 
 
 def start_s(observation: Observation, capacity: PoolCapacity, cold_start_s: float) -> float:
@@ -84,7 +86,7 @@ def reserve(settings: Scaling, learnt: Learnt, outlook: Outlook, prices: Prices,
     start, total_start = surprises.split(prices.start, settings.warm_share, outlook.headroom_start, widths)
     keep, total_keep = surprises.split(prices.keep, settings.warm_share, outlook.headroom_keep, widths)
     keep = max(start, keep)
-    return Reserve(part, start, keep, total_start, max(total_start, total_keep), expected)
+    return Reserve(part, start, keep, total_start, max(total_start, total_keep), expected, prices.allowed)
 
 
 class _Surprises:
@@ -123,13 +125,14 @@ class _Surprises:
         return float(HEADROOMS[running[row, 0]]), float(HEADROOMS[running[place, 0] + apart])
 
 
-def nodes(found: Reserve, settings: Scaling, replicas: int, spares: int, most: int, held: int) -> int:
+def nodes(found: Reserve, settings: Scaling, capacity: PoolCapacity, replicas: int, spares: int, most: int, held: int) -> int:
     """Warm nodes to hold beside ``replicas`` wanted, ``spares`` of them for failures, of which ``most`` may ever run.
 
     ``held`` ones are kept for as long as they are worth keeping.
     """
     serving = replicas - spares
-    ask, keep = (whole(found.expected_replicas * total) - serving for total in (found.total_start, found.total_keep))
+    totals = (found.total_start, found.total_keep)
+    ask, keep = (pooled(found.expected_replicas * total, capacity, found.allowed) - serving for total in totals)
     return max(0, min(settings.warm_max, most - replicas, max(ask, min(held, keep))))
 
 

@@ -130,7 +130,7 @@ def _keep(facts: Facts) -> int | None:
     """Replicas worth keeping, spares included."""
     if facts.outlook is None:
         return None
-    keep = floors.kept(facts.outlook, facts.capacity)
+    keep = floors.kept(facts.outlook, facts.capacity, facts.prices.allowed)
     spare = floors.spared(keep, facts.settings)
     return spare.replicas if spare is not None else keep
 

@@ -132,4 +132,6 @@ def test_the_factor_that_is_fitted_is_the_one_that_halving_finds(parts, missed, 
         middle = (low + high) / 2
         late = float(requests / requests.sum() @ misses(uses * math.exp(middle), allowed))
         low, high = (middle, high) if late < missed else (low, middle)
-    assert math.log(sustained._fitting(requests, uses, missed, allowed)) == pytest.approx((low + high) / 2, abs=2e-3)
+    assert math.log(sustained._fitting(sustained.Used(requests, uses, np.ones(len(uses)), False), missed, allowed)) == pytest.approx(
+        (low + high) / 2, abs=2e-3
+    )

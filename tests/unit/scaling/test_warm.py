@@ -23,6 +23,7 @@ WALL_S = 1_790_000_000.0
 PRICE = 1 / (7 * 0.01)
 """At which demand without surprises is worth holding just as much."""
 SHARED = Scaling(warm_max=10, warm_share=0.3)
+DECLARED = PoolCapacity(rate_per_s=1.0)
 
 
 def test_what_a_warm_start_catches_is_what_its_reach_is_shorter():
@@ -106,12 +107,14 @@ def test_more_demand_never_holds_fewer_and_the_expected_always_runs(expected, mo
 
 
 def test_nodes_fill_what_replicas_leave_open_and_stay_while_worth_keeping():
-    found = warm.Reserve(0.55, 1.0, 1.05, 1.3, 1.5, 10.0)
-    assert warm.nodes(found, SHARED, 10, 0, 100, 0) == 3
-    assert warm.nodes(found, SHARED, 10, 0, 100, 9) == 5, "held ones stay up to 15 in all"
-    assert warm.nodes(found, SHARED, 12, 2, 100, 0) == 3, "spares are for failures"
-    assert warm.nodes(found, SHARED, 10, 0, 11, 9) == 1, "what may never run is not held"
-    assert warm.nodes(found, SHARED, 20, 0, 100, 0) == 0
+    found = warm.Reserve(0.55, 1.0, 1.05, 1.3, 1.5, 10.0, 0.01)
+    assert warm.nodes(found, SHARED, DECLARED, 10, 0, 100, 0) == 3
+    assert warm.nodes(found, SHARED, DECLARED, 10, 0, 100, 9) == 5, "held ones stay up to 15 in all"
+    assert warm.nodes(found, SHARED, DECLARED, 12, 2, 100, 0) == 3, "spares are for failures"
+    assert warm.nodes(found, SHARED, DECLARED, 10, 0, 11, 9) == 1, "what may never run is not held"
+    assert warm.nodes(found, SHARED, DECLARED, 20, 0, 100, 0) == 0
+    measured = PoolCapacity(rate_per_s=1.0, profile=PROFILES["llama-3.1-70b-fp8-1xh200"])
+    assert warm.nodes(found, SHARED, measured, 11, 0, 100, 0) == 3, "13 replicas' worth take 14, of so few"
 
 
 def test_a_start_on_a_node_is_measured_or_the_profiles_part(make_pool):
