@@ -104,7 +104,9 @@ class ToldStream(EventStream):
         clear = self._reframe and self.opened and not (self._tail or self.done or self.trouble or self.withheld or emitted.stops)
         if clear and self._learns and body.endswith(b"\n\n") and complete_bytes(body) == len(body) and body.count(b"\n\n") == 1:
             self._learn(body)
-        self._ready = clear and self._text_start > 0 and (self._reasons or not self._wants.ids or (emitted.exact and not emitted.pending))
+        # A plain event changes nothing of whether the answer is at its reasoning: it may go on from what the last one was.
+        alike = self._text_start > 0 and self._reasons == bool(emitted.reasons)
+        self._ready = clear and alike and (self._reasons or not self._wants.ids or (emitted.exact and not emitted.pending))
 
     def _learn(self, body: bytes) -> None:
         """Remember a plain event around its content and what varies after it."""
