@@ -187,7 +187,7 @@ TIER = Record(
         Field(
             "preemptible",
             Flag(),
-            "Gives its place up to others while nothing of its answer is sent, and is never a reason to scale.",
+            "Gives its place up to others while nothing of its answer is sent, and is a reason to scale only where it would expire.",
             "preemptible",
         ),
         Field(
