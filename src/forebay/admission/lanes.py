@@ -9,6 +9,7 @@ from collections import OrderedDict
 from forebay.admission.fairness import FairOrder, TeamLoad
 from forebay.admission.pace import Pace
 from forebay.admission.tickets import Ticket
+from forebay.domain.due import of_slots, slot_of, slot_width_s
 from forebay.domain.roster import LaneLoad
 from forebay.spec.types import Tier
 
@@ -17,6 +18,8 @@ class Lane:
     """One tier's line inside a pool's queue, with the sums that waits are predicted from."""
 
     __slots__ = (
+        "_due",
+        "_due_slot_s",
         "_joined",
         "cost_tokens",
         "gain",
@@ -47,6 +50,9 @@ class Lane:
         self.owed_tokens = 0.0
         self.order = FairOrder(weights)
         self.pace = Pace()
+        self._due: dict[int, int] = {}
+        """Requests that wait by the slot of their deadlines (`domain.due`); empty where nothing is told of them."""
+        self._due_slot_s = slot_width_s(tier.longest_wait_s) if tier.preemptible else 0.0
         self.waiting = 0
         self.prompt_tokens = 0
         self.output_tokens = 0
@@ -76,6 +82,8 @@ class Lane:
         self.prompt_tokens += ticket.prompt
         self.output_tokens += ticket.output
         self.cost_tokens += ticket.cost
+        if self._due_slot_s:
+            self._count_due(ticket, 1)
 
     def leave(self, ticket: Ticket, now_s: float, *, started: bool) -> None:
         """``ticket`` waits no more."""
@@ -88,6 +96,8 @@ class Lane:
         self.prompt_tokens -= ticket.prompt
         self.output_tokens -= ticket.output
         self.cost_tokens -= ticket.cost
+        if self._due_slot_s:
+            self._count_due(ticket, -1)
         self.order.remove(ticket, now_s, started=started)
 
     def oldest(self) -> Ticket:
@@ -102,6 +112,7 @@ class Lane:
             waiting=self.waiting,
             waiting_tokens=self.prompt_tokens + self.output_tokens,
             oldest_wait_s=max(0.0, now_s - self.oldest().arrived_s) if self.waiting else 0.0,
+            due=of_slots(self._due, self._due_slot_s, now_s) if self._due else (),
         )
 
     def check(self) -> None:
@@ -114,4 +125,15 @@ class Lane:
         assert self.prompt_tokens == sum(ticket.prompt for ticket in live), f"{self.tier}: prompt tokens leaked"
         assert self.output_tokens == sum(ticket.output for ticket in live), f"{self.tier}: output tokens leaked"
         assert self.cost_tokens == sum(ticket.cost for ticket in live), f"{self.tier}: virtual tokens leaked"
+        slots = [slot_of(ticket.deadline_s, self._due_slot_s) for ticket in live] if self._due_slot_s else []
+        assert self._due == {slot: slots.count(slot) for slot in set(slots)}, f"{self.tier}: deadlines leaked"
         self.order.check()
+
+    def _count_due(self, ticket: Ticket, more: int) -> None:
+        """``more`` wait with its deadline, which does not move meanwhile."""
+        slot = slot_of(ticket.deadline_s, self._due_slot_s)
+        count = self._due.get(slot, 0) + more
+        if count:
+            self._due[slot] = count
+        else:
+            del self._due[slot]

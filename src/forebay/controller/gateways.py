@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from forebay.admission.reconcile import Booked
+from forebay.domain.due import Due, gathered
 from forebay.domain.roster import PoolLoad, Snapshot, TierCounts
 from forebay.domain.signal import Known, Signal, Unknown
 
@@ -143,6 +144,19 @@ class GatewayBook:
         if loads is None:
             return self._silence()
         return Known(float(sum(lane.waiting for load in loads for lane in load.lanes if not lane.preemptible)), now_s)
+
+    def preemptible_due(self, pool: str, now_s: float) -> tuple[Due, ...]:
+        """When what waits of preemptible tiers must have been started, by the last words of every gateway, which have aged since."""
+        dues = [
+            (max(0.0, due.in_s - (now_s - record.snapshot_s)), due.requests)
+            for record in self.records.values()
+            if record.snapshot is not None
+            for load in record.snapshot.pools
+            if load.pool == pool
+            for lane in load.lanes
+            for due in lane.due
+        ]
+        return gathered(dues) if dues else ()
 
     def running(self, pool: str, now_s: float) -> Signal:
         """Requests in flight on engines, net of preemptible tiers."""

@@ -63,6 +63,7 @@ def observation(
         past_ramps_per_s2=facts.past_ramps_per_s2,
         history=facts.history,
         memory=facts.memory,
+        preemptible_due=book.preemptible_due(pool, now_s),
     )
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from forebay.domain.due import Due
 from forebay.domain.usage import UsageBatch, UsageMark
 
 
@@ -115,6 +116,8 @@ class LaneLoad(msgspec.Struct, frozen=True):
     waiting: int
     waiting_tokens: int
     oldest_wait_s: float
+    due: tuple[Due, ...] = ()
+    """Of a preemptible tier: how many of those that wait must have been started by when, the soonest first. Older gateways tell nothing."""
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from forebay.domain.due import Due
 from forebay.domain.replica import ReplicaState
 from forebay.domain.roster import Posture
 from forebay.domain.signal import Signal, Unknown
@@ -96,6 +97,9 @@ class Observation(msgspec.Struct, frozen=True):
     """Warm nodes held, ready or on their way: provisioned for this pool, and no engine on them."""
     warm_start_s: Signal = Unknown()
     """Measured: a high quantile of recent starts on warm nodes; Unknown before the first."""
+    preemptible_due: tuple[Due, ...] = ()
+    """Of the requests of preemptible tiers that wait in lanes, over all gateways: how many must have been started by when, the soonest
+    first. Of a silent gateway it is what it said last: that the load is not known is told by the signals."""
 
 
 class TermKind(StrEnum):

@@ -196,6 +196,7 @@ class QueueFirst:
             seen if settings.forecast else None,
             prices,
             self._wake_s,
+            observation.preemptible_due,
         )
         hold = None
         if missing:

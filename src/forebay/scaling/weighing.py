@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from forebay.domain.due import Due
 from forebay.domain.scaling import Term
 from forebay.domain.units import format_time
-from forebay.scaling import arrivals, caps, floors, surge, triggers
+from forebay.scaling import arrivals, caps, deadlines, floors, surge, triggers
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import Prices
 from forebay.scaling.memory import Memory
@@ -40,6 +41,8 @@ class Facts(msgspec.Struct, frozen=True):
     outlook: Outlook | None
     prices: Prices
     wake_s: float
+    due: tuple[Due, ...] = ()
+    """What waits of preemptible tiers."""
 
 
 class Reasons(msgspec.Struct, frozen=True):
@@ -93,6 +96,9 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
             base = max(base, terms[-1], key=lambda term: term.replicas)
     if base is not None:
         terms.append(floors.spared(base.replicas, settings) or terms[-1])
+    if facts.due:
+        load = demand.load if demand is not None else 0.0
+        terms.append(deadlines.dated(facts.due, sight, capacity, load, facts.cold_start_s, settings.interval_s) or terms[-1])
     terms.append(triggers.kv(sight, facts.memory, settings))
     terms.append(triggers.tokens(sight, facts.memory, settings, capacity) or terms[-1])
     terms.append(triggers.queue(sight, facts.memory, settings, capacity, demand, facts.cold_start_s))

@@ -15,7 +15,7 @@ from forebay.domain.errors import BadInput
 from forebay.domain.roster import Posture
 from forebay.simulation.kernel import play
 from forebay.simulation.kernel.checks import check
-from forebay.simulation.kernel.layout import COUNTERS, Records, allocate, attach, more_groups, more_log, more_requests, more_rows
+from forebay.simulation.kernel.layout import COUNTERS, QUEUED, Records, allocate, attach, more_groups, more_log, more_requests, more_rows
 from forebay.simulation.kernel.numbers import ITL, TPOT, TTFT, WAIT
 from forebay.simulation.kernel.sketches import bounds, quantile_s
 from forebay.simulation.values import FleetRules, ReplicaReadings, TierResult, TierTotals
@@ -127,6 +127,12 @@ class FastFleet:
         """Counters and gauges of one tier."""
         found = self._fleet.promises[tier]
         return TierTotals(*(int(found[name]) for name in COUNTERS.split()))
+
+    def waiting_since_s(self, tier: int) -> npt.NDArray[np.float64]:
+        """When each request of one tier arrived that waits in a lane now, in no order."""
+        requests = self._fleet.requests
+        at_s: npt.NDArray[np.float64] = requests["at_s"][(requests["state"] == QUEUED) & (requests["tier"] == tier)]
+        return at_s
 
     def recent_quantile_s(self, what: str, quantile: float) -> float:
         """Of ``ttft`` or ``tpot`` since the last call of `forget_recent`, over tiers that aren't preemptible; NaN where there was none."""

@@ -9,6 +9,9 @@ frees room is followed by dispatch at the same instant.
 
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from forebay.domain.roster import Posture
 from forebay.simulation.values import ReplicaReadings, TierResult, TierTotals
 
@@ -61,6 +64,10 @@ class SimulatedFleet(Protocol):
 
     def totals(self, tier: int) -> TierTotals:
         """Counters and gauges of one tier."""
+        ...
+
+    def waiting_since_s(self, tier: int) -> npt.NDArray[np.float64]:
+        """When each request of one tier arrived that waits in a lane now, in no order."""
         ...
 
     def recent_quantile_s(self, what: str, quantile: float) -> float:

@@ -107,7 +107,8 @@ class _Run:
         self._meter = Meter(rules.profile.gpus, scenario.duration_s, scenario.warm_share if scenario.warm_max else None)
         self._lives = Lives(scenario, fleet, self._agenda, self._meter, pool)
         faults = Faults(scenario.metric_faults, scenario.seed)
-        self._senses = Senses(fleet, promised, faults, scenario.scrape_delay_s, net=len(promised) < len(rules.tiers))
+        dated = [(index, tier.longest_wait_s) for index, tier in enumerate(rules.tiers) if tier.preemptible]
+        self._senses = Senses(fleet, promised, faults, scenario.scrape_delay_s, net=bool(dated), dated=dated)
         self._buckets = Buckets(scenario.start_wall_s, scenario.history_bucket_s, past)
         self._actuator = actuator(scenario)
         self._act = act_on_count if self._actuator.count_only else act

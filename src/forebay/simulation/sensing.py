@@ -16,6 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
+from forebay.domain.due import gathered, slot_width_s
 from forebay.domain.replica import PENDING_STATES
 from forebay.domain.scaling import History, Observation, ReplicaObservation
 from forebay.domain.signal import Known, Signal, Unknown
@@ -82,6 +85,8 @@ class Snapshot(NamedTuple):
     itl_p95_s: float
     readings: dict[int, ReplicaReadings]
     gpu_usage: dict[int, float]
+    due: tuple[tuple[float, int], ...] = ()
+    """(deadline, requests) of what waits of preemptible tiers, by the slots of `domain.due`."""
 
 
 class Facts(NamedTuple):
@@ -104,11 +109,21 @@ class Facts(NamedTuple):
 class Senses:
     """Takes snapshots, and makes observations of those that are old enough."""
 
-    def __init__(self, fleet: SimulatedFleet, tiers: Sequence[int], faults: Faults, delay_s: float, net: bool) -> None:
-        """``tiers``: indices of those that aren't preemptible; ``net``: there are others, and readings leave them out."""
+    def __init__(
+        self,
+        fleet: SimulatedFleet,
+        tiers: Sequence[int],
+        faults: Faults,
+        delay_s: float,
+        net: bool,
+        dated: Sequence[tuple[int, float]] = (),
+    ) -> None:
+        """``tiers``: indices of those that aren't preemptible; ``net``: there are others, and readings leave them out; ``dated``: index
+        and longest wait of those others."""
         self._fleet = fleet
         self._read = partial(fleet.read, net=True) if net else fleet.read
         self._tiers = tuple(tiers)
+        self._dated = tuple((tier, longest_wait_s) for tier, longest_wait_s in dated if slot_width_s(longest_wait_s))
         self._faults = faults
         self._delay_s = delay_s
         self._taken: deque[Snapshot] = deque(maxlen=SNAPSHOTS_MAX)
@@ -174,14 +189,14 @@ class Senses:
             self._busy = {number: seen.busy_s for number, seen in readings.items()}
             self._busy_at_s = now_s
         window = self._p95_s() if now_s - self._window_began_s >= WINDOW_S / 2 else self.minute_p95_s
-        self.latest = Snapshot(now_s, self.counts(), *window, readings, gpu_usage)
+        self.latest = Snapshot(now_s, self.counts(), *window, readings, gpu_usage, self._due() if self._dated else ())
         self._taken.append(self.latest)
 
     def observe(self, facts: Facts, replicas: Iterable[Replica]) -> Observation:
         """The pool at ``facts.now_s``, as far as it was taken and is old enough."""
         while self._taken and self._taken[0].at_s <= facts.now_s - self._delay_s + DUST_S:
             self._see(self._taken.popleft())
-        live = self._word.readings if self._word is not None else {}
+        live, due = (self._word.readings, self._word.due) if self._word is not None else ({}, ())
         told = self._gateways
         return Observation(
             facts.pool,
@@ -206,7 +221,19 @@ class Senses:
             facts.memory,
             facts.warm,
             facts.warm_start_s,
+            gathered((max(0.0, at_s - facts.now_s), requests) for at_s, requests in due) if due else (),
         )
+
+    def _due(self) -> tuple[tuple[float, int], ...]:
+        found: list[tuple[float, int]] = []
+        for tier, longest_wait_s in self._dated:
+            if self._fleet.totals(tier).waiting:
+                width_s = slot_width_s(longest_wait_s)
+                slots = ((self._fleet.waiting_since_s(tier) + longest_wait_s) // width_s).astype(np.int64)
+                first = int(slots.min())
+                counts = np.bincount(slots - first).tolist()
+                found += [((first + place) * width_s, count) for place, count in enumerate(counts) if count]
+        return tuple(found)
 
     def _p95_s(self) -> tuple[float, float]:
         return self._fleet.recent_quantile_s("ttft", 0.95), self._fleet.recent_quantile_s("tpot", 0.95)

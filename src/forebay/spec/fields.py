@@ -187,7 +187,7 @@ TIER = Record(
         Field(
             "preemptible",
             Flag(),
-            "Gives its place up to others, to start anew or to go on with its stream later, and is never a reason to scale.",
+            "Gives its place up, to start anew or to go on with its stream later; a reason to scale only where it would expire.",
             "preemptible",
         ),
         Field(

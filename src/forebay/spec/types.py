@@ -37,7 +37,7 @@ class Slo(msgspec.Struct, frozen=True):
 
 
 class Tier(msgspec.Struct, frozen=True):
-    """The promise made to a request. Lower ``rank`` goes first; preemptible tiers are never a reason to scale."""
+    """The promise made to a request. Lower ``rank`` goes first; preemptible tiers are a reason to scale by their longest wait alone."""
 
     name: str
     rank: int

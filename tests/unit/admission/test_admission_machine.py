@@ -8,6 +8,7 @@ from forebay.admission.outcomes import Refusal
 from forebay.admission.pump import SKIPS_MAX
 from forebay.admission.tickets import RETRIES_MAX
 from forebay.admission.waits import NO_REPLICAS_RETRY_S, UNMEASURED_RETRY_S
+from forebay.domain.due import Due
 from forebay.domain.roster import Capacity, LaneLoad, Posture, ReplicaLoad, RosterPool, RosterReplica
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
@@ -488,6 +489,28 @@ def test_displacing_one_that_was_preempted_lets_nobody_in() -> None:
     assert pool.arrive(3, "interactive", "t", SHORT, 2.0) == []
     assert whys(pool.arrive(4, "interactive", "t", SHORT, 3.0)) == [(4, Refusal.QUEUE_FULL)]
     assert pool.waiting == 2
+    pool.check()
+
+
+def test_load_tells_until_when_what_waits_of_a_preemptible_tier_must_have_begun() -> None:
+    """Batch may wait for a day: slots of two hours. Whoever is sent away keeps what was left of its day, and what its client gave it."""
+    pool = machine("a")
+    slot_s = 7200.0
+    pool.arrive(1, "batch", "t", SHORT, 0.0)
+    for ticket, at_s in ((2, 10.0), (3, 20.0), (4, slot_s + 1.0)):
+        pool.arrive(ticket, "batch", "t", SHORT, at_s)
+    now_s = slot_s + 2.0
+    assert pool.load(now_s)[0][2].due == (Due(12 * slot_s - now_s, 2), Due(13 * slot_s - now_s, 1))
+    pool.arrive(5, "interactive", "t", SHORT, now_s)  # takes the first one's place, which had all of its day left
+    assert pool.load(now_s)[0][2].due == (Due(12 * slot_s - now_s, 2), Due(13 * slot_s - now_s, 2))
+    pool.arrive(6, "batch", "t", SHORT, now_s, patience_s=slot_s)
+    assert pool.load(now_s)[0][2].due[0] == Due(slot_s - 2.0, 1)
+    assert all(not lane.due for lane in pool.load(now_s)[0][:2])
+    for ticket in (2, 3, 4, 6):
+        pool.check()
+        pool.abandon(ticket, now_s)
+    pool.finish(5, None, now_s)
+    assert pool.load(now_s)[0][2].due == ()
     pool.check()
 
 

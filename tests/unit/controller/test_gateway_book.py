@@ -1,6 +1,7 @@
 import pytest
 
 from forebay.controller.gateways import ATTAINMENT_SAMPLES_MIN, FORGET_S, GATEWAYS_MAX, GatewayBook
+from forebay.domain.due import Due
 from forebay.domain.roster import LaneLoad, PoolLoad, ReplicaLoad, Snapshot, TierCounts
 from forebay.domain.signal import Known, Unknown
 
@@ -174,3 +175,22 @@ def test_the_book_is_bounded():
     assert all(book.hello(f"g{number}", 0.0) for number in range(GATEWAYS_MAX))
     assert not book.hello("one too many", 0.0)
     assert book.hello("g0", 1.0)
+
+
+def told(gateway, *dues):
+    lanes = (LaneLoad("interactive", False, 0, 0, 0.0), LaneLoad("batch", True, 9, 0, 0.0, dues))
+    return Snapshot(gateway, 0.0, 1, 1, (PoolLoad("chat", lanes, (), ()),))
+
+
+def test_what_is_due_is_put_together_over_gateways_and_ages(book):
+    assert book.preemptible_due("chat", 0.0) == ()
+    book.hello("h", 0.0)
+    book.snapshot(told("g", Due(10.0, 3), Due(100.0, 4)), 1.0)
+    assert book.preemptible_due("chat", 1.0) == (Due(10.0, 3), Due(100.0, 4)), "the other has said nothing yet"
+    book.snapshot(told("h", Due(98.0, 5)), 3.0)
+    assert book.preemptible_due("chat", 3.0) == (Due(8.0, 3), Due(98.0, 9))
+    book.snapshot(told("h"), 13.0)
+    assert book.preemptible_due("chat", 13.0) == (Due(0.0, 3), Due(88.0, 4)), "what a silent one said last stands"
+    assert isinstance(book.lanes_waiting("chat", 20.0), Unknown)
+    book.bye("g")
+    assert book.preemptible_due("chat", 20.0) == ()

@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forebay.domain.due import Due, gathered
 from forebay.domain.replica import ReplicaState
 from forebay.domain.scaling import MEMORY_BYTES_MAX, Decision, Observation, ReplicaObservation, TermKind
 from forebay.domain.signal import Known, Unknown
@@ -72,7 +73,9 @@ any_observation = st.builds(
     cold_start_s=any_signal,
     past_ramps_per_s2=st.lists(any_float, max_size=3).map(tuple),
     memory=st.binary(max_size=80) | ill_memory,
+    preemptible_due=st.lists(st.builds(Due, any_float, st.integers(-5, 2**70)), max_size=4).map(tuple),
 )
+sane_due = st.lists(st.builds(Due, st.floats(0, 5000), st.integers(1, 5000)), max_size=4).map(tuple)
 sane_load = st.tuples(st.integers(0, 60), st.floats(0, 1), st.floats(0, 20))
 """Waiting, KV usage, arrivals per second."""
 
@@ -153,6 +156,30 @@ def test_more_load_never_gets_fewer_replicas_at_once(history, step_s, one, other
     less = tuple(min(pair) for pair in zip(one, other, strict=True))
     more = tuple(max(pair) for pair in zip(one, other, strict=True))
     fewer, most = (POLICY.decide(seen(now_s + step_s, desired, load, memory)).replicas for load in (less, more))
+    assert fewer <= most
+
+
+@MODEST
+@given(st.lists(sane_load, max_size=6), st.floats(1, 100), sane_load, sane_due, sane_due, st.integers(0, 3))
+def test_more_that_is_due_never_gets_fewer_replicas(history, step_s, load_now, due, more, pending):
+    memory, now_s, desired = after(history, step_s)
+    states = [ReplicaState.LOADING] * pending
+    seen_now = seen(now_s + step_s, desired, load_now, memory, states=states)
+    counts = [
+        POLICY.decide(msgspec.structs.replace(seen_now, preemptible_due=dues)).replicas
+        for dues in ((), due, gathered((each.in_s, each.requests) for each in (*due, *more)))
+    ]
+    assert counts == sorted(counts)
+
+
+@MODEST
+@given(st.lists(sane_load, max_size=6), sane_load, sane_load, sane_due)
+def test_more_load_beside_what_is_due_never_gets_fewer_replicas(history, one, other, due):
+    memory, now_s, desired = after(history, 20.0)
+    loads = [tuple(pick(pair) for pair in zip(one, other, strict=True)) for pick in (min, max)]
+    fewer, most = (
+        POLICY.decide(msgspec.structs.replace(seen(now_s + 20.0, desired, load, memory), preemptible_due=due)).replicas for load in loads
+    )
     assert fewer <= most
 
 

@@ -255,6 +255,9 @@ class PlainFleet:
         request.outstanding = 0
         self._freed.add(row)
 
+    def waiting_since_s(self, tier):
+        return np.array([request.at_s for line in self._lines[tier] for request in line])
+
     # -- lanes
 
     def _arrive(self, request):

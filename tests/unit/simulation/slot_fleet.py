@@ -151,6 +151,9 @@ class SlotFleet:
         waiting = [request for request in self._line if request.tier == tier]
         return TierTotals(**self._counts[tier], waiting=len(waiting), waiting_tokens=sum(request.prompt for request in waiting))
 
+    def waiting_since_s(self, tier):
+        return np.array([request.at_s for request in self._line if request.tier == tier])
+
     def recent_quantile_s(self, what, quantile):
         if not self._recent:
             return math.nan

@@ -54,6 +54,7 @@ def judge(seed, exact=True, scattered=False):
         fast.check()
         for tier in range(len(case.rules.tiers)):
             assert plain.totals(tier) == fast.totals(tier)
+            assert sorted(plain.waiting_since_s(tier)) == sorted(fast.waiting_since_s(tier))
         for row in live:
             assert plain.idle(row) == fast.idle(row)
             for net in (False, True):

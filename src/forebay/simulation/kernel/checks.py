@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from forebay.simulation.kernel.layout import DECODING, FRONT, PREFILLING, QUEUED, WAITING, Fleet
+from forebay.simulation.kernel.layout import DECODING, FREE, FRONT, PREFILLING, QUEUED, WAITING, Fleet
 
 
 def _chain(fleet: Fleet, first: int) -> Iterator[int]:
@@ -23,7 +23,7 @@ def check(fleet: Fleet) -> None:
     everyone = places[QUEUED] + running
     free = [*_chain(fleet, world["free_request"])]
     assert sorted(everyone + free) == list(range(len(fleet.requests))), "a record is lost or doubled"
-    for state, found in places.items():
+    for state, found in {**places, FREE: free}.items():
         assert all(fleet.requests["state"][who] == state for who in found), "a request is where it is not said to be"
     assert world["waiting"] == len(places[QUEUED]) <= world["queued_max"], "the lanes are miscounted"
     assert world["in_flight"] == len(running), "what is in flight is miscounted"

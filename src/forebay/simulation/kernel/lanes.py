@@ -7,7 +7,7 @@ longer meet its TTFT, even if it ran alone at once, moves behind when it is look
 import math
 
 from forebay.simulation.kernel.compiling import kernel
-from forebay.simulation.kernel.layout import QUEUED, World
+from forebay.simulation.kernel.layout import FREE, QUEUED, World
 from forebay.simulation.kernel.memory import line_at, log_at, request_at, tier_at
 from forebay.simulation.kernel.numbers import SHED
 
@@ -124,7 +124,7 @@ def head(fleet: World) -> int:
 @kernel
 def free(fleet: World, who: int) -> None:
     """Its record may be used again."""
-    request_at(fleet, who).next = fleet.free_request
+    request_at(fleet, who).state, request_at(fleet, who).next = FREE, fleet.free_request
     fleet.free_request = who
 
 

@@ -21,8 +21,8 @@ Records = npt.NDArray[Any]
 World = Any
 """The one `WORLD` record, in the kernel."""
 
-QUEUED, FRONT, WAITING, PREFILLING, DECODING = range(5)
-"""States of a request: in a lane, in the front end of its replica, and the three of its engine."""
+FREE, QUEUED, FRONT, WAITING, PREFILLING, DECODING = range(6)
+"""States of a request's record: nobody's, in a lane, in the front end of its replica, and the three of its engine."""
 
 ROWS_AT_FIRST = 4
 REQUESTS_AT_FIRST = 32
