@@ -29,7 +29,7 @@ def averaged(data: bytes, late: Values, came: float, allowed: float, demand: flo
     """
     prices = MULTIPLES / (STEEPNESS * allowed)
     held = (prices[:, None] * late + HEADROOMS).argmin(axis=1)
-    now, before = np.empty(len(MULTIPLES) + 2, "<f8"), _unpacked(data)
+    now, before = np.zeros(len(MULTIPLES) + 2, "<f8"), _unpacked(data)
     now[:-2], now[-2] = late[held], came
     now *= demand
     minutes = min(AVERAGED_MINUTES, (0.0 if before is None else float(before[-1])) + 1.0)
