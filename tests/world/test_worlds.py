@@ -91,4 +91,4 @@ def test_a_ledger_that_takes_a_batch_twice_is_found_out(monkeypatch):
         return append(self, batch, wall_s)
 
     monkeypatch.setattr(MemoryStore, "append_usage", careless)
-    assert "the bill is right" in broken_promises()
+    assert "nothing is billed twice" in broken_promises()

@@ -87,7 +87,9 @@ def used(memory: Memory, now_s: float, capacity: PoolCapacity, slo: Slo) -> Used
     """What `learned` and `unpreventable` go by; to be asked once a minute."""
     if not capacity.rate_per_s:
         return Used(np.empty(0), np.empty(0), np.empty(0), False)
-    allowed = max(ALLOWED_MIN, 1 - slo.attainment) if capacity.profile is not None else None
+    # Until there is an outlook no floor knows what few replicas are worth: then it is learned here, with all the rest.
+    pooled = capacity.profile is not None and memory.learnt.known_s >= HISTORY_S_MIN
+    allowed = max(ALLOWED_MIN, 1 - slo.attainment) if pooled else None
     return Used(*_uses(memory, now_s, capacity.rate_per_s, allowed), _overrun(memory, now_s, capacity.rate_per_s))
 
 
