@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from forebay.domain.roster import Roster, RosterPool, RosterReplica
 from forebay.gateway import bounds
-from forebay.gateway.body import LooseAsk, decode_loose
+from forebay.gateway.body import LooseAsk, ResponsesAsk, decode_loose
 from forebay.gateway.peek import FormPeek, JsonPeek, peek_for
 from forebay.spec.types import Limits
 
@@ -20,7 +20,7 @@ JSON_VALUES = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)),
     max_leaves=8,
 )
-KEYS = st.one_of(st.sampled_from(["model", "stream", "max_tokens", "n", "messages", 'mo"del', "a\\"]), st.text(max_size=5))
+KEYS = st.one_of(st.sampled_from(["model", "stream", "max_tokens", "n", "stop", "messages", 'mo"del', "a\\"]), st.text(max_size=5))
 
 
 @settings(max_examples=150, deadline=None)
@@ -32,7 +32,8 @@ def test_a_peek_into_json_finds_what_a_parser_finds(fields, step, ascii_only, in
         peek.feed(body[start : start + step])
     assert bytes(peek.held) == body
     assert peek.found == ("model" in fields)
-    wanted = {name: fields[name] for name in ("model", "stream", "max_tokens", "n") if name in fields}
+    known = {*LooseAsk.__struct_fields__, *ResponsesAsk.__struct_fields__}
+    wanted = {name: value for name, value in fields.items() if name in known}
     assert json.loads(peek.fields()) == wanted
     if peek.found:
         assert json.loads(peek.with_model("other")) == {**fields, "model": "other"}
