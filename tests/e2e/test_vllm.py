@@ -188,6 +188,10 @@ async def page(url: str) -> str:
     return (await fetch(url + "/metrics")).decode()
 
 
+async def asked_for_its_models(url: str) -> bool:
+    return 'handler="/v1/models"' in await page(url)
+
+
 def gauge(text: str, name: str) -> float:
     return labelled(text, f"vllm:{name}", "engine=")
 
@@ -405,6 +409,8 @@ async def finish(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
 
 async def play(up: Up, story: Story, emulator: str) -> None:
     engine = await start(up, story)
+    await up.until("the engine was asked for its context", SOON_S, lambda: asked_for_its_models(engine))
+    await fetch(emulator + "/v1/models")
     story.pages["idle"] = (await page(engine), await page(emulator))
     for url in (engine, emulator):
         await mixed(url)

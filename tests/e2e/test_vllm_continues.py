@@ -64,8 +64,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command += ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "4", "--block-size", "32"]
     command += ["--kv-cache-memory-bytes", "25165824", "--host", "127.0.0.1"]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    log = (tmp_path_factory.mktemp("vllm") / "vllm.log").open("wb")
-    process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
+    with (tmp_path_factory.mktemp("vllm") / "vllm.log").open("wb") as log:
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
         url = f"http://127.0.0.1:{PORT}"
         _wait_ready(url, process)
