@@ -28,12 +28,17 @@ from forebay.spec.types import Scaling, Slo
 STEEPNESS = 7.0
 """Growth of the logarithm of misses with use: measured on the simulated fleet (Llama-3.1-70B on H200, conversation lengths) from
 1 % of misses to a third of them."""
-KEPT_S = 900.0
-"""A start is paid off over this long. Shorter is a wider band in which nothing happens: over the recorded weeks a quarter of an hour costs
-no more GPU-hours than an hour, and halves the changes."""
-START_SHARE_MIN, START_SHARE_MAX = 0.4, 0.6
-"""Of the price, that the start's cost moves: with cold starts of a quarter of an hour the band would swallow all, and even the
-shortest start is a change, which is worth avoiding where that costs nothing."""
+START_SHARES = ((90.0, 0.5), (150.0, 0.4), (360.0, 0.4), (540.0, 0.6))
+"""By the cold start: the part of the price that the start's cost moves, between the lines. A start is paid off over a quarter of an hour:
+over the recorded weeks that costs no more GPU-hours than an hour, and halves the changes. With starts as long as that the band would
+swallow all; and even the shortest start is a change, which is worth avoiding where that costs nothing, the more so as the calm before a
+scale-in (`scale_in.calm_s`) then damps less."""
+QUICK_S, SLOW_S = 90.0, 360.0
+"""Cold starts between which what is prudent changes: for as long as a start what was decided wrongly goes on costing."""
+AIM_QUICK, AIM_SLOW = 0.985, 0.95
+"""Of the allowed share: what misses are steered to."""
+MOVED_MIN_QUICK, MOVED_MIN_SLOW = 0.85, 0.95
+"""Of the fair price (`scaling.fair`). Calm days must not make the misses of the next burst cheap, so it is lowered by little."""
 ALLOWED_MIN = 1e-4
 """Share of misses: a promise of 100 % is taken for 99.99 %."""
 
@@ -44,6 +49,8 @@ ZERO_UP_TO = 0.05
 """Demand, in replicas, that is not worth a first one."""
 ALLOWED_KEPT_MAX = 8
 """Promises whose curve of misses is kept: a pool has one."""
+STARTS_KEPT_MAX = 8
+"""Cold starts whose band is kept: the measured one moves seldom."""
 _USES = RATIOS[:, None] / HEADROOMS[None, :]
 
 
@@ -56,6 +63,10 @@ class Prices(msgspec.Struct, frozen=True):
     """For whether to keep the last one: more, since a start is spared."""
     allowed: float
     """Share of requests that may miss the promise."""
+    aim: float
+    """Of that share, what misses are steered to."""
+    moved_min: float
+    """As little as the fair price is multiplied with while less misses."""
     idle_usd: float
     miss_usd: float
 
@@ -65,9 +76,21 @@ def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: f
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     idle = settings.idle_usd if settings.idle_usd is not None else replica_hour_usd or 1.0
     miss = settings.miss_usd if settings.miss_usd is not None else moved * idle / (STEEPNESS * allowed)
-    usual = min(START_SHARE_MAX, max(START_SHARE_MIN, cold_start_s / KEPT_S))
-    band = usual if settings.start_share is None else settings.start_share
-    return Prices(miss / idle / (1 + band), miss / idle / (1 - band), allowed, idle, miss)
+    band = start_share(cold_start_s) if settings.start_share is None else settings.start_share
+    slow = slowness(cold_start_s)
+    aim, moved_min = AIM_QUICK + slow * (AIM_SLOW - AIM_QUICK), MOVED_MIN_QUICK + slow * (MOVED_MIN_SLOW - MOVED_MIN_QUICK)
+    return Prices(miss / idle / (1 + band), miss / idle / (1 - band), allowed, aim, moved_min, idle, miss)
+
+
+@lru_cache(maxsize=STARTS_KEPT_MAX)
+def start_share(cold_start_s: float) -> float:
+    """Half the band, as a share of the price of a miss, between what starts a replica and what lets one go."""
+    return float(np.interp(cold_start_s, [start_s for start_s, _ in START_SHARES], [share for _, share in START_SHARES]))
+
+
+def slowness(cold_start_s: float) -> float:
+    """0 for a start of QUICK_S or less, 1 for one of SLOW_S or more."""
+    return min(1.0, max(0.0, (cold_start_s - QUICK_S) / (SLOW_S - QUICK_S)))
 
 
 def headrooms(late: Values, found: Prices) -> tuple[float, float]:

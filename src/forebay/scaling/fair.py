@@ -17,8 +17,6 @@ MULTIPLES: Values = np.exp(np.linspace(np.log(0.5), np.log(32.0), 13))
 """Of the default price."""
 _LOGARITHMS: Values = np.log(MULTIPLES)
 AVERAGED_MINUTES = 2880.0
-AIM = 0.95
-"""Of the allowed share."""
 
 
 def averaged(data: bytes, late: Values, came: float, allowed: float, demand: float) -> bytes:
@@ -39,13 +37,13 @@ def averaged(data: bytes, late: Values, came: float, allowed: float, demand: flo
     return now.tobytes()
 
 
-def price(data: bytes, allowed: float) -> float:
-    """What the default price is to be multiplied with; 1 where nothing is known."""
+def price(data: bytes, allowed: float, aim: float) -> float:
+    """What the default price is to be multiplied with so that ``aim`` of the allowed share misses; 1 where nothing is known."""
     found = _unpacked(data)
     if found is None or not found[-2] > 0:
         return 1.0
     falling = -np.log(np.maximum(found[:-2] / found[-2], 1e-12))
-    return math.exp(np.interp(-math.log(AIM * allowed), falling, _LOGARITHMS))
+    return math.exp(np.interp(-math.log(aim * allowed), falling, _LOGARITHMS))
 
 
 def _unpacked(data: bytes) -> Values | None:

@@ -18,8 +18,9 @@ from forebay.scaling.arrivals import summed
 from forebay.scaling.economics import Prices, headrooms, late_by_headroom
 from forebay.scaling.memory import Bucket, Expected, Learnt
 
-LEVEL_S = 180.0
-"""The level is the mean over these: the best of 3, 5, 10 and 20 minutes at the horizon of a start on the benchmarks' traces."""
+LEVEL_S_MIN, LEVEL_S_MAX = 60.0, 180.0
+"""The level is the mean over as long as the horizon is away, within these: 3 minutes were the best of 3, 5, 10 and 20 for a start of six on
+the benchmarks' traces, 1½ the best of 1½, 2, 3 and 4 for a start of as many."""
 OUTCOME_S = 60.0
 COVERED_MIN = 0.45
 """Part of a window in which the arrival rate must be known: looks a minute apart know half of it."""
@@ -30,8 +31,6 @@ LOOKS_AHEAD = 64
 GROWTH_MAX = 4.0
 HORIZON_S_MAX = 14_400.0
 """As far as the forecast looks."""
-AHEAD_S = 120.0
-"""From half of LEVEL_S ago to half a minute after the horizon, less the half bucket before now that the forecast calls now."""
 
 
 class Outlook(msgspec.Struct, frozen=True):
@@ -53,7 +52,7 @@ def seen(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, horizon_s: flo
     """What is to be expected ``horizon_s`` from now; None where history is too short or nothing is known."""
     if learnt.minute_s is None or learnt.known_s < HISTORY_S_MIN:
         return None
-    level = mean_per_s(buckets, now_s, LEVEL_S)
+    level = mean_per_s(buckets, now_s, level_s(horizon_s))
     if level is not None:
         expected, peak = level * learnt.growth, level * max(learnt.growth, learnt.growth_peak)
     elif learnt.blind_per_s is not None:
@@ -70,9 +69,9 @@ def learned(
     if learnt.minute_s is not None and 0 <= now_s - learnt.minute_s < OUTCOME_S:
         return learnt
     past = forecast.Past.of(history)
-    level = mean_per_s(buckets, now_s, LEVEL_S)
+    level = mean_per_s(buckets, now_s, level_s(horizon_s))
     remembered = forecast.learned(learnt.forecast or forecast.ForecastMemory(), past, wall_s, level)
-    at_horizon = forecast.middle(past, wall_s, horizon_s + AHEAD_S, remembered)
+    at_horizon = forecast.middle(past, wall_s, horizon_s + ahead_s(horizon_s), remembered)
     now = forecast.middle(past, wall_s, 0.0, remembered)
     known = spread.unpacked(learnt.spread)
     regressions = drift.Regressions(learnt.drift)
@@ -101,12 +100,23 @@ def learned(
         drift=regressions.packed(),
         swing=swing,
         fair=fair_share,
-        fair_price=fair.price(fair_share, prices.allowed),
+        fair_price=fair.price(fair_share, prices.allowed, prices.aim),
         headroom_start=start,
         headroom_keep=keep,
         expected=expected[-LOOKS_AHEAD - 1 :],
         forecast=remembered,
     )
+
+
+def level_s(horizon_s: float) -> float:
+    """What the level is the mean over."""
+    return min(LEVEL_S_MAX, max(LEVEL_S_MIN, horizon_s))
+
+
+def ahead_s(horizon_s: float) -> float:
+    """From the middle of the level's time to half a minute after the horizon, less ``horizon_s`` and the half bucket before now that the
+    forecast calls now."""
+    return level_s(horizon_s) / 2 + OUTCOME_S / 2
 
 
 def mean_per_s(buckets: Sequence[Bucket], now_s: float, width_s: float) -> float | None:

@@ -152,14 +152,18 @@ class QueueFirst:
             holds = scale_in.calm(sight, self._settings, reasons.wanted, blind_s)
         else:
             holds = scale_in.quiet(sight, self._settings, blind_s)
-            keeps = memories.peaks(keeps, sight.now_s, reasons.keep, self._settings.forecast_calm_s, most=True)
+            keeps = memories.peaks(keeps, sight.now_s, reasons.keep, self._calm_s(sight), most=True)
         return msgspec.structs.replace(memory, calm=held(memory.calm, holds, sight.now_s, elapsed_s, unseen_s), keeps=keeps)
 
     def _foreseen(self, memory: Memory, sight: Sight, reasons: Reasons) -> scale_in.Foreseen | None:
         if reasons.keep is None:
             return None
         gather_s = scale_in.gather_s(self._cold_start_s(sight))
-        return scale_in.Foreseen(self._keep(memory, reasons), self._settings.forecast_calm_s, gather_s)
+        return scale_in.Foreseen(self._keep(memory, reasons), self._calm_s(sight), gather_s)
+
+    def _calm_s(self, sight: Sight) -> float:
+        declared_s = self._settings.forecast_calm_s
+        return scale_in.calm_s(self._cold_start_s(sight)) if declared_s is None else declared_s
 
     def _keep(self, memory: Memory, reasons: Reasons) -> int:
         return max([reasons.keep or 0, *(peak.replicas for peak in memory.keeps)])
@@ -248,7 +252,7 @@ class QueueFirst:
             memory,
             learnt=learnt,
             sustained=sustained.learned(memory, sight, capacity, self._slo, lately),
-            price=sustained.price(memory, sight, self._slo),
+            price=sustained.price(memory, sight, self._slo, prices),
             usual_per_s=sustained.usual_per_s(memory, now_s),
             uses=uses,
             irreducible=irreducible,

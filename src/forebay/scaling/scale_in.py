@@ -15,6 +15,7 @@ from forebay.domain.scaling import Term, TermKind
 from forebay.domain.units import format_time
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import REPLICAS_MAX, whole_replicas
+from forebay.scaling.economics import slowness
 from forebay.scaling.memory import Memory
 from forebay.scaling.sight import Sight
 from forebay.spec.types import Scaling
@@ -23,11 +24,12 @@ QUIET_WAITING_PER_REPLICA = 0.5
 """With an outlook, a queue up to this is the coming and going of a busy fleet."""
 
 
-GATHER_S_MIN, GATHER_S_MAX = 60.0, 300.0
-REACH_S = 420.0
+CALM_STARTS = 2.0
+CALM_S_MIN, CALM_S_MAX = 60.0, 300.0
+"""With an outlook, the calm before a scale-in lasts CALM_STARTS cold starts: for about so long it costs something if load comes back."""
+GATHER_S_QUICK, GATHER_S_SLOW = 360.0, 60.0
 """With an outlook, few more or fewer replicas wait after the last change of that kind, and are then one change: as many steps as would
-have been made meanwhile. They wait for as long as a start still serves within REACH_S: the sooner it does, the more of the
-changes come to nothing, and the less it costs to wait."""
+have been made meanwhile. The sooner a start serves, the more of the changes come to nothing, and the less it costs to wait."""
 
 
 class Foreseen(msgspec.Struct, frozen=True):
@@ -39,9 +41,14 @@ class Foreseen(msgspec.Struct, frozen=True):
     gather_s: float
 
 
+def calm_s(cold_start_s: float) -> float:
+    """The calm before a scale-in where an outlook judges and no other is declared."""
+    return min(CALM_S_MAX, max(CALM_S_MIN, CALM_STARTS * cold_start_s))
+
+
 def gather_s(cold_start_s: float) -> float:
     """For how long few more or fewer replicas wait, where a start takes ``cold_start_s``."""
-    return min(GATHER_S_MAX, max(GATHER_S_MIN, REACH_S - cold_start_s))
+    return GATHER_S_QUICK + slowness(cold_start_s) * (GATHER_S_SLOW - GATHER_S_QUICK)
 
 
 def quiet(sight: Sight, settings: Scaling, blind_s: float) -> bool | None:

@@ -16,7 +16,7 @@ from forebay.scaling import irreducible, pooling
 from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.columns import columns
-from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS, misses
+from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS, Prices, misses
 from forebay.scaling.memory import Memory
 from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
 from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
@@ -60,11 +60,9 @@ STEADY_MAX = 4.0
 """Times the allowed share: where more miss, and physics does not say so, something waits. One such minute hides a floor for an hour."""
 STAKE = 0.5
 """Of the allowed share: while fewer miss, replicas are not said to sustain less. At a low use a few miss for other reasons."""
-AIM = 0.95
-"""Of the allowed share, that misses are steered to."""
 PRICE_PER_MINUTE = 0.0005
-PRICE_MIN, PRICE_MAX = 0.95, 30.0
-"""Of the fair price (`scaling.fair`). Calm days must not make the misses of the next burst cheap, so it is lowered by little."""
+PRICE_MAX = 30.0
+"""Of the fair price (`scaling.fair`)."""
 OVER_MAX = 20.0
 WEIGHT_MAX = 5.0
 USUAL_MINUTES = 1440.0
@@ -160,11 +158,11 @@ def _fitting(lately: Used, missed: float, allowed: float) -> float:
     return math.exp(at)
 
 
-def price(memory: Memory, sight: Sight, slo: Slo) -> float:
+def price(memory: Memory, sight: Sight, slo: Slo, prices: Prices) -> float:
     """What the fair price of a miss (`scaling.fair`) is multiplied with at the next look; to be asked once a minute.
 
-    It integrates: dearer while more than AIM of the allowed share misses, a little cheaper while less does. A day at twice the
-    share doubles it.
+    It integrates: dearer while more than the aim of the allowed share misses, a little cheaper
+    while less does. A day at twice the share doubles it.
     """
     if sight.attainment is None:
         return memory.price
@@ -173,8 +171,8 @@ def price(memory: Memory, sight: Sight, slo: Slo) -> float:
     usual = memory.usual_per_s or sums.requests / WINDOW_S
     weight = min(WEIGHT_MAX, sums.requests / WINDOW_S / usual) if usual > 0 else 0.0
     caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
-    over = weight * min(OVER_MAX, caused / (AIM * left) - 1)
-    return min(PRICE_MAX, max(PRICE_MIN, memory.price * math.exp(over * PRICE_PER_MINUTE)))
+    over = weight * min(OVER_MAX, caused / (prices.aim * left) - 1)
+    return min(PRICE_MAX, max(prices.moved_min, memory.price * math.exp(over * PRICE_PER_MINUTE)))
 
 
 def unpreventable(

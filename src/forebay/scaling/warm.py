@@ -28,7 +28,7 @@ from forebay.scaling import spread
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.economics import HEADROOMS, Prices, misses, misses_held, pooled
 from forebay.scaling.memory import Learnt
-from forebay.scaling.outlook import AHEAD_S, Outlook
+from forebay.scaling.outlook import Outlook, ahead_s
 from forebay.scaling.spread import RATIOS, Values
 from forebay.spec.types import Scaling
 
@@ -68,7 +68,7 @@ def start_s(observation: Observation, capacity: PoolCapacity, cold_start_s: floa
 
 def caught(cold_start_s: float, warm_start_s: float, interval_s: float) -> float:
     """Part of a surprise that a warm start still catches, 0 to CAUGHT_MAX; both starts reach as far as the outlook's horizon does."""
-    looks_s = interval_s + AHEAD_S
+    looks_s = interval_s + ahead_s(cold_start_s + interval_s)
     return min(CAUGHT_MAX, max(0.0, 1 - (warm_start_s + looks_s) / (cold_start_s + looks_s)))
 
 

@@ -49,7 +49,13 @@ FORECAST = Record(
     "Demand at the end of a start, from the level, the seasons, and how far both were off before. Needs an hour of history.",
     (
         Field("on", Flag(), "Hold what that demand is worth.", "forecast"),
-        Field("calm", duration(example="5m"), "Replaces `in.calm` where the forecast sees as far as a start takes.", "forecast_calm_s"),
+        Field(
+            "calm",
+            duration(example="5m"),
+            "Replaces `in.calm` where the forecast sees as far as a start takes.",
+            "forecast_calm_s",
+            default="two cold starts, from 1m to 5m",
+        ),
     ),
     Scaling,
 )

@@ -200,8 +200,8 @@ class Scaling(msgspec.Struct, frozen=True):
     """With the half minute after which a page that stands still gives itself away, every outage is told within two minutes."""
     forecast: bool = True
     """Hold what demand will be worth when a start is over, once there is an hour of history."""
-    forecast_calm_s: float = 300.0
-    """The calm before a scale-in where the forecast sees as far as a start takes."""
+    forecast_calm_s: float | None = None
+    """The calm before a scale-in where the forecast sees as far as a start takes; default: two cold starts, from one minute to five."""
     miss_usd: float | None = None
     """What a replica-hour of requests not served in time costs; default: the fair price (`scaling.economics`)."""
     idle_usd: float | None = None
