@@ -4,7 +4,7 @@ import pytest
 
 from forebay.domain.scaling import Term, TermKind
 from forebay.scaling.memory import Memory
-from forebay.scaling.scale_in import gather_s
+from forebay.scaling.scale_in import calm_s, gather_s
 from forebay.scaling.weighing import GATHERED_MAX, Facts, _gathered
 from forebay.spec.types import Scaling
 
@@ -43,6 +43,12 @@ def test_what_is_wanted_never_falls_as_the_forecast_rises():
 
 
 def test_the_sooner_a_start_serves_the_longer_the_wait():
-    assert gather_s(0.0) == gather_s(90.0) == 300.0
-    assert gather_s(240.0) == 180.0
+    assert gather_s(0.0) == gather_s(90.0) == 360.0
+    assert gather_s(225.0) == 210.0
     assert gather_s(360.0) == gather_s(3600.0) == 60.0
+
+
+def test_the_sooner_a_start_serves_the_shorter_the_calm():
+    assert calm_s(0.0) == 60.0
+    assert calm_s(90.0) == 180.0
+    assert calm_s(150.0) == calm_s(3600.0) == 300.0
