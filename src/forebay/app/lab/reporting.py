@@ -78,8 +78,8 @@ def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
         facts.append(("seeds", str(seeds)))
     if request.faults_text:
         facts.append(("faults", request.faults_text))
-    if request.actuator != "direct":
-        facts.append(("actuator", request.actuator))
+    if request.actuator.kind != "direct":
+        facts.append(("actuator", request.actuator_text))
     return tuple(facts)
 
 
