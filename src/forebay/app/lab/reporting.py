@@ -38,7 +38,10 @@ def content(comparison: Comparison) -> Content:
     drawn = None
     if bound is not None:
         drawn = BoundDrawn(
-            bound.gpu_hours, bound.schedule, "loose" if bound.loose else "" if bound.attainment >= pool.slo.attainment else "≈"
+            bound.gpu_hours,
+            bound.schedule,
+            "loose" if bound.loose else "" if bound.attainment >= pool.slo.attainment else "≈",
+            bound.attainment,
         )
     return Content(
         title=f"{pool.name} on {_short_name(ready.name)}, {format_duration(ready.duration_s)}",
