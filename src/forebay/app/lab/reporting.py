@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from forebay.app.files import write_whole
+from forebay.app.lab import lead_in
 from forebay.app.lab.comparing import Comparison
 from forebay.app.lab.world import scenario
 from forebay.app.report.content import BoundDrawn, Content, Played
@@ -76,6 +77,8 @@ def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
         ),
         ("cold start", format_duration(cold_start_s)),
     ]
+    if lead_s := lead_in.length_s(ready.past):
+        facts.append(("lead-in", f"{format_duration(lead_s)} before, not counted"))
     seeds = max(len(runs) for runs in comparison.runs.values())
     if seeds > 1:
         facts.append(("seeds", str(seeds)))
