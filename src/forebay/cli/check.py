@@ -1,4 +1,4 @@
-"""``forebay check FILE``: is this configuration right? A summary if it is, every problem at once if not."""
+"""``forebay check FILE`` (or ``-c FILE``): is this configuration right? A summary if it is, every problem at once if not."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,22 +15,29 @@ from forebay.app.named_files import file_troubles
 from forebay.cli.output import console as output_console
 from forebay.cli.output import write_json
 from forebay.cli.sizing import Sizing, per_min, sizing
+from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration
 from forebay.spec.decode import BadSpec
 from forebay.spec.formats import write_listen
 from forebay.spec.types import Listen, Pool, Spec
 
+DEFAULT_FILE = Path("forebay.yaml")
 COMMAND_CHARS_MAX = 60
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="The configuration; teams/*.yaml beside it are read too.")] = Path("forebay.yaml"),
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The configuration; teams/*.yaml beside it are read too. Default: forebay.yaml.", show_default=False),
+    ] = None,
+    config: Annotated[Path | None, typer.Option("-c", "--config", metavar="FILE", help="The same, as other commands have it.")] = None,
     json_path: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")] = None,
 ) -> None:
     """Check a configuration without starting anything: the files it names are read too, and the environment's keys looked for.
 
     A key or a library that isn't there is a warning only: the gateway's environment may be another one.
     """
+    file = _the_one(file, config)
     try:
         spec = load(file)
     except BadSpec as bad:
@@ -51,6 +58,13 @@ def command(
         write_json(summary(spec, file, missing), json_path)
     if json_path != "-":
         _print(spec, file, missing)
+
+
+def _the_one(file: Path | None, config: Path | None) -> Path:
+    """Which file is meant; raises BadInput where two are named."""
+    if file is not None and config is not None:
+        raise BadInput(f"-c: found {str(config)!r} beside {str(file)!r}, allowed: one configuration; check each by itself")
+    return file or config or DEFAULT_FILE
 
 
 def summary(spec: Spec, file: Path, missing: Sequence[str]) -> dict[str, Any]:

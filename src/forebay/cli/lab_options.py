@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from forebay.app.config import load
+from forebay.app.lab.actuating import parse_actuator
 from forebay.app.lab.faults import parse_faults
 from forebay.app.lab.request import LabRequest, TraceOptions
 from forebay.cli import output
@@ -18,7 +19,6 @@ from forebay.spec.types import Pool, Spec
 
 TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
-ACTUATORS = ("direct", "hpa", "keda")
 SCALE_MAX = 1e6
 COLD_START_S_MAX = 86_400.0
 """Slower than that no start is: it is a mistake in the unit."""
@@ -94,9 +94,11 @@ ActuatorKind = Annotated[
     str,
     typer.Option(
         "--actuator",
+        metavar="KIND[,SETTING=…]",
         rich_help_panel=World,
         help="direct: the decision is carried out as it is. hpa or keda (the same: KEDA acts through an HPA): it is a metric, behind "
-        "polling, tolerance and stabilisation.",
+        "polling, tolerance and stabilisation, with Kubernetes' and KEDA's defaults or as set: keda,sync=15s,tolerance=0.1,up_window=0s,"
+        "down_window=5m,polling=30s,cooldown=5m.",
     ),
 ]
 StartCv = Annotated[
@@ -169,7 +171,8 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         queueing=Queueing(one_of("--queueing", world["queueing"], tuple(Queueing))),
         dispatch=Dispatch(one_of("--dispatch", world["dispatch"], tuple(Dispatch))),
         order=Order(one_of("--order", world["order"], tuple(Order))),
-        actuator=one_of("--actuator", world["actuator"], ACTUATORS),
+        actuator=parse_actuator(world["actuator"]),
+        actuator_text=world["actuator"],
         seed=world["seed"],
         start_cv=world["start_cv"],
         shared_bandwidth_bytes_per_s=_bandwidth("--weights-bandwidth", world["weights_bandwidth"]),

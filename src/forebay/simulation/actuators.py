@@ -2,9 +2,9 @@
 
 The rules of the HPA are those of Kubernetes' horizontal controller (autoscaling/v2, external metric, AverageValue with
 target 1): every sync, ``|metric ÷ replicas − 1|`` within the tolerance changes nothing, else the metric rounded up is
-recommended. Down: the highest recommendation of the stabilisation time. Up: at most the larger of ``up_percent`` and
-``up_replicas`` above what there was ``period_s`` ago. Zero is KEDA's alone: its poll wakes the fleet to one, and puts it
-to sleep once the metric has been zero for the cooldown.
+recommended. Down: the highest recommendation of the time that it stabilises over. Up: the lowest of its own such time, and
+at most the larger of ``up_percent`` and ``up_replicas`` above what there was ``period_s`` ago. Zero is KEDA's alone: its
+poll wakes the fleet to one, and puts it to sleep once the metric has been zero for the cooldown.
 
 Two consequences are the point of offering it: near a count of ten a change by one is swallowed by the tolerance, and the
 way down takes five minutes longer than the decision.
@@ -18,8 +18,13 @@ from forebay.domain.errors import BadInput
 from forebay.simulation.values import Actuator, Scenario
 
 KINDS = ("direct", "hpa")
-EVENTS_MAX = 1024
-"""Recommendations and changes kept: more than a stabilisation time of them at one a second."""
+WINDOW_S_MAX = 3600.0
+"""Of stabilisation, as Kubernetes allows."""
+PERIOD_S = (1.0, 3600.0)
+"""Of its clocks: the live loop's own pace is the fastest."""
+TOLERANCE_MAX = 0.99
+EVENTS_MAX = 4096
+"""Recommendations and changes kept: more than the longest stabilisation of them at one a second."""
 
 
 class Acting(Protocol):
@@ -120,15 +125,14 @@ class Hpa:
         return max(1, self._least, min(self._most, self._metric))
 
     def _stabilised(self, recommendation: int, now_s: float) -> int:
-        """Not below the highest of the stabilisation time."""
-        since_s = now_s - self._settings.down_stabilisation_s
-        while self._recommended and self._recommended[0][0] <= since_s:
+        """Up to the lowest recommendation of the one time, down to the highest of the other; between the two it stays."""
+        up_s, down_s = self._settings.up_stabilisation_s, self._settings.down_stabilisation_s
+        while self._recommended and self._recommended[0][0] <= now_s - max(up_s, down_s):
             self._recommended.popleft()
-        highest = max((count for _, count in self._recommended), default=recommendation)
+        lowest = min((count for at_s, count in self._recommended if at_s > now_s - up_s), default=recommendation)
+        highest = max((count for at_s, count in self._recommended if at_s > now_s - down_s), default=recommendation)
         self._recommended.append((now_s, recommendation))
-        if recommendation >= self._target:
-            return recommendation
-        return min(self._target, max(recommendation, highest))
+        return min(max(self._target, min(recommendation, lowest)), max(recommendation, highest))
 
     def _up_limit(self, now_s: float) -> int:
         """The larger of both rules, from what there was one period ago."""

@@ -5,14 +5,15 @@ TTFT is the most important tier's, which is what its capacity is computed for; t
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import Profile
 from forebay.engine.capacity import at_slo, roster_capacity
-from forebay.simulation.values import ColdStartModel, FleetRules, Scenario, TierRules
+from forebay.simulation.actuators import PERIOD_S, TOLERANCE_MAX, WINDOW_S_MAX
+from forebay.simulation.values import Actuator, ColdStartModel, FleetRules, Scenario, TierRules
 from forebay.spec.types import Pool, Tier
 
 INTERVAL_S_MIN = 1.0
@@ -118,8 +119,7 @@ def check_scenario(scenario: Scenario) -> None:
         ("max_replicas", scenario.max_replicas, scenario.max_replicas <= most, f"up to the fleet's {most}"),
         ("initial_replicas", scenario.initial_replicas, 0 <= scenario.initial_replicas <= most, f"0 to the fleet's {most}"),
         ("cold_start.node_bandwidth_bytes_per_s", *_positive(scenario.cold_start.node_bandwidth_bytes_per_s)),
-        ("actuator.sync_s", scenario.actuator.sync_s, scenario.actuator.sync_s >= INTERVAL_S_MIN, f"{INTERVAL_S_MIN:g} or more"),
-        ("actuator.polling_s", scenario.actuator.polling_s, scenario.actuator.polling_s >= INTERVAL_S_MIN, f"{INTERVAL_S_MIN:g} or more"),
+        *_of_actuator(scenario.actuator),
     )
     for name, found, good, allowed in numbers:
         if not good:
@@ -128,6 +128,16 @@ def check_scenario(scenario: Scenario) -> None:
         if shortage.from_s >= shortage.until_s or shortage.replicas_max < 0:
             span = f"{shortage.from_s:g} s to {shortage.until_s:g} s with {shortage.replicas_max} nodes"
             raise BadInput(f"shortage {place + 1}: found {span}; allowed: a span that ends after it begins, with 0 nodes or more")
+
+
+def _of_actuator(actuator: Actuator) -> Iterator[tuple[str, float, bool, str]]:
+    least_s, most_s = PERIOD_S
+    for name in ("sync_s", "polling_s"):
+        yield f"actuator.{name}", getattr(actuator, name), least_s <= getattr(actuator, name) <= most_s, f"{least_s:g} to {most_s:g}"
+    for name in ("up_stabilisation_s", "down_stabilisation_s"):
+        yield f"actuator.{name}", getattr(actuator, name), 0 <= getattr(actuator, name) <= WINDOW_S_MAX, f"0 to {WINDOW_S_MAX:g}"
+    yield "actuator.tolerance", actuator.tolerance, 0 <= actuator.tolerance <= TOLERANCE_MAX, f"0 to {TOLERANCE_MAX:g}"
+    yield "actuator.cooldown_s", actuator.cooldown_s, 0 <= actuator.cooldown_s < math.inf, "0 or more"
 
 
 def _positive(value: float) -> tuple[float, bool, str]:

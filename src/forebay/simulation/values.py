@@ -242,6 +242,8 @@ class Actuator(msgspec.Struct, frozen=True):
     kind: str = "direct"
     sync_s: float = 15.0
     tolerance: float = 0.1
+    up_stabilisation_s: float = 0.0
+    """Up to the lowest, down to the highest recommendation of so long."""
     down_stabilisation_s: float = 300.0
     up_percent: float = 1.0
     up_replicas: int = 4

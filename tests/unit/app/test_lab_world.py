@@ -16,7 +16,7 @@ from forebay.demand.arrays import Arrivals
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import Observation
 from forebay.engine.catalogue import PROFILES
-from forebay.simulation.values import Dispatch, Order, Queueing
+from forebay.simulation.values import Actuator, Dispatch, Order, Queueing
 from forebay.spec.types import DEFAULT_TIERS, EngineKind, Pool, Scaling
 
 SPAN_S = 1500.0
@@ -127,7 +127,7 @@ def test_options_reach_the_scenario(trace):
         queueing=Queueing.ENGINE,
         dispatch=Dispatch.ROUND_ROBIN,
         order=Order.FIFO,
-        actuator="keda",
+        actuator=Actuator("hpa", tolerance=0.0),
         start_cv=0.3,
         shared_bandwidth_bytes_per_s=1e9,
         peer_to_peer=True,
@@ -135,7 +135,7 @@ def test_options_reach_the_scenario(trace):
     )
     world = scenario(prepared(asked, silent), 4)
     assert (world.rules.queueing, world.rules.dispatch, world.rules.order) == (Queueing.ENGINE, Dispatch.ROUND_ROBIN, Order.FIFO)
-    assert (world.actuator.kind, world.scrape_delay_s, world.seed) == ("hpa", 15.0, 4)
+    assert (world.actuator, world.scrape_delay_s, world.seed) == (Actuator("hpa", tolerance=0.0), 15.0, 4)
     assert (world.cold_start.cv, world.cold_start.shared_bandwidth_bytes_per_s, world.cold_start.peer_to_peer) == (0.3, 1e9, True)
     assert len(world.outages) == len(world.shortages) == 1
 

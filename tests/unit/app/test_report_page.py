@@ -7,7 +7,7 @@ from lab_runs import minute, run, tier
 
 from forebay.app.lab.summaries import Yardstick, summary
 from forebay.app.report.content import BoundDrawn, Content, Played
-from forebay.app.report.page import render
+from forebay.app.report.page import HEADINGS, render
 
 YARDSTICK = Yardstick(80.0, 1000.0, 0.99, ("interactive",))
 
@@ -52,6 +52,19 @@ def test_the_table_is_there_without_a_script():
     assert '<span class="mark"></span>hpa' in table
     assert '<span class="miss">90.00%</span>' in table
     assert "$650" in table
+
+
+def bound_cells(bound):
+    row = re.search(r'<tr class="bound">(.*?)</tr>', render(content(bound=bound)), re.S)[1]
+    return re.findall(r"<td>(.*?)</td>", row)
+
+
+def test_what_the_clairvoyant_schedule_keeps_is_in_the_column_of_promises_kept():
+    kept, missed, unknown = (bound_cells(BoundDrawn(80.0, attained=share)) for share in (0.9912, 0.95, None))
+    assert len(kept) == len(missed) == len(unknown) == len(HEADINGS)
+    column = HEADINGS.index("promises kept")
+    assert (kept[column], missed[column], unknown[column]) == ("99.12%", '<span class="miss">95.00%</span>', "–")
+    assert set(kept[column + 1 :]) == {"–"}
 
 
 def test_names_from_outside_are_only_text():

@@ -42,6 +42,21 @@ def test_the_quickstart_is_what_newcomers_are_told() -> None:
     assert "sk-demo" not in result.stdout
 
 
+def test_the_file_is_named_as_to_other_commands_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = str(HOME / "examples" / "quickstart.yaml")
+    told = [runner.invoke(app, ["check", *words]) for words in ([file], ["-c", file], ["--config", file])]
+    assert [each.exit_code for each in told] == [0, 0, 0]
+    assert told[0].stdout == told[1].stdout == told[2].stdout
+    monkeypatch.chdir(tmp_path)
+    assert "forebay.yaml" in runner.invoke(app, ["check"]).stderr, "named nowhere, it is the one here"
+
+
+def test_two_files_at_once_are_refused() -> None:
+    refused = runner.invoke(app, ["check", "one.yaml", "-c", "other.yaml"]).exception
+    assert isinstance(refused, BadInput)
+    assert str(refused) == "-c: found 'other.yaml' beside 'one.yaml', allowed: one configuration; check each by itself"
+
+
 def test_problems_go_to_stderr_with_their_number(tmp_path: Path) -> None:
     path = tmp_path / "forebay.yaml"
     path.write_text("pools:\n  chat:\n    attach: [http://127.0.0.1:9100]\n    scaling:\n      min: two\nspede: 1\n")

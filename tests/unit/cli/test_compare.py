@@ -152,6 +152,7 @@ def test_where_nothing_came_before_it_is_said_that_tuning_flatters(tmp_path):
         (["--queueing", "gatway"], 'did you mean "gateway"?'),
         (["--order", "lifo"], 'did you mean "fifo"?'),
         (["--actuator", "kueue"], "direct, hpa, keda"),
+        (["--actuator", "keda,polling=0s"], "--actuator: found 'polling=0s', allowed: 1s to 1h"),
         (["--peers"], "--peers: found no --weights-bandwidth"),
         (["--weights-bandwidth", "10GB"], "such as 10GB/s"),
         (["--scrape-delay", "x"], "--scrape-delay"),

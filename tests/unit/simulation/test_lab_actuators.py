@@ -59,6 +59,13 @@ def test_down_only_to_the_highest_recommendation_of_five_minutes():
     assert synced(held, [2] * 25)[0] == 2, "with nothing on record there is nothing to hold"
 
 
+def test_up_only_to_the_lowest_recommendation_of_its_window():
+    told = synced(hpa(4, up_stabilisation_s=60.0), [4] + [8] * 6)
+    assert told == [4, 4, 4, 4, 8, 8, 8], "the 4 is held for four syncs of 15 s"
+    assert synced(hpa(4, up_stabilisation_s=60.0), [4, 8, 6, 8, 8, 8, 8]) == [4, 4, 4, 4, 6, 6, 8]
+    assert synced(hpa(6, up_stabilisation_s=60.0), [6] * 4 + [2, 9] * 2) == [6] * 8, "between the two windows it stays where it is"
+
+
 def test_a_peak_in_between_is_what_it_comes_down_to():
     it = hpa(10)
     told = synced(it, [10, 10, 6] + [3] * 30)

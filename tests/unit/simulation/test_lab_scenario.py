@@ -80,6 +80,11 @@ def test_a_pool_that_can_t_be_simulated_says_why():
         ({"max_replicas": 5000}, "up to the fleet's 4096"),
         ({"initial_replicas": -1}, "initial_replicas: found -1"),
         ({"actuator": Actuator(sync_s=0.0)}, "actuator.sync_s"),
+        ({"actuator": Actuator(polling_s=0.5)}, "actuator.polling_s: found 0.5; allowed: 1 to 3600"),
+        ({"actuator": Actuator(up_stabilisation_s=-1.0)}, "actuator.up_stabilisation_s: found -1; allowed: 0 to 3600"),
+        ({"actuator": Actuator(down_stabilisation_s=3601.0)}, "actuator.down_stabilisation_s"),
+        ({"actuator": Actuator(tolerance=1.0)}, "actuator.tolerance: found 1; allowed: 0 to 0.99"),
+        ({"actuator": Actuator(cooldown_s=float("nan"))}, "actuator.cooldown_s"),
         ({"shortages": (Shortage(5.0, 1.0, 3),)}, "shortage 1: found 5 s to 1 s with 3 nodes"),
     ],
 )

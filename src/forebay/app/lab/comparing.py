@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.app.lab import candidates, summaries
+from forebay.app.lab import candidates, lead_in, summaries
 from forebay.app.lab.advice import advice
 from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.over_cores import over_cores
@@ -141,18 +141,24 @@ def fixed_gpu_hours(ready: Prepared) -> float:
 
 
 def work(task: Task, tell: Tell) -> RunResult | Bound:
-    """One run, in whatever process; the trace is opened anew and streamed."""
+    """One run and its lead-in, in whatever process; the trace is opened anew and streamed."""
     ready, request = task.ready, task.ready.request
-    world = scenario(ready, task.seed)
 
     def arrivals() -> ArrivalSource:
         return opened(request, task.seed, request.trace.start_s, request.trace.duration_s).source()
 
     if task.policy is None:
         spares = request.pool.scaling.spare_replicas
-        return clairvoyant(world, arrivals, fleet=FastFleet, cpu_clock=time.process_time, spares=spares, progress=tell)
-    policy = make(task.policy, ready) if task.candidate is None else candidates.make(task.candidate, ready)
-    result = play_one(ready, world, policy, task.policy, task.seed, tell)
+        return clairvoyant(scenario(ready, task.seed), arrivals, fleet=FastFleet, cpu_clock=time.process_time, spares=spares, progress=tell)
+    name, candidate = task.policy, task.candidate
+
+    def made() -> Policy:
+        return make(name, ready) if candidate is None else candidates.make(candidate, ready)
+
+    lead = lead_in.length_s(ready.past)
+    led = lead / (lead + ready.duration_s)
+    ready, policy = lead_in.begun(ready, made, name, task.seed, lambda share: tell(led * share))
+    result = play_one(ready, scenario(ready, task.seed), policy, name, task.seed, lambda share: tell(led + (1 - led) * share))
     return result if task.timeline else msgspec.structs.replace(result, timeline=())
 
 
@@ -193,6 +199,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "bound_is_loose": bound.loose if bound else None,
         "trace": ready.name,
         "duration_s": ready.duration_s,
+        "lead_in_s": lead_in.length_s(ready.past),
         "requests": ready.survey.requests,
         "mean_per_s": ready.survey.mean_per_s,
         "peak_per_s": ready.survey.peak_per_s,

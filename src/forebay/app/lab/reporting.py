@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from forebay.app.files import write_whole
+from forebay.app.lab import lead_in
 from forebay.app.lab.comparing import Comparison
 from forebay.app.lab.world import scenario
 from forebay.app.report.content import BoundDrawn, Content, Played
@@ -38,7 +39,10 @@ def content(comparison: Comparison) -> Content:
     drawn = None
     if bound is not None:
         drawn = BoundDrawn(
-            bound.gpu_hours, bound.schedule, "loose" if bound.loose else "" if bound.attainment >= pool.slo.attainment else "≈"
+            bound.gpu_hours,
+            bound.schedule,
+            "loose" if bound.loose else "" if bound.attainment >= pool.slo.attainment else "≈",
+            bound.attainment,
         )
     return Content(
         title=f"{pool.name} on {_short_name(ready.name)}, {format_duration(ready.duration_s)}",
@@ -73,13 +77,15 @@ def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
         ),
         ("cold start", format_duration(cold_start_s)),
     ]
+    if lead_s := lead_in.length_s(ready.past):
+        facts.append(("lead-in", f"{format_duration(lead_s)} before, not counted"))
     seeds = max(len(runs) for runs in comparison.runs.values())
     if seeds > 1:
         facts.append(("seeds", str(seeds)))
     if request.faults_text:
         facts.append(("faults", request.faults_text))
-    if request.actuator != "direct":
-        facts.append(("actuator", request.actuator))
+    if request.actuator.kind != "direct":
+        facts.append(("actuator", request.actuator_text))
     return tuple(facts)
 
 

@@ -4,7 +4,7 @@ import msgspec
 
 from forebay.app.lab.faults import FaultPlan
 from forebay.domain.scaling import History
-from forebay.simulation.values import Dispatch, Order, Queueing
+from forebay.simulation.values import Actuator, Dispatch, Order, Queueing
 from forebay.spec.types import CalendarEntry, Pool, Tier
 
 
@@ -47,7 +47,9 @@ class LabRequest(msgspec.Struct, frozen=True):
     """The same for every policy: what is compared is when to scale, not whose load balancer is better."""
     dispatch: Dispatch = Dispatch.LEAST_LOADED
     order: Order = Order.DEADLINE
-    actuator: str = "direct"
+    actuator: Actuator = Actuator()
+    actuator_text: str = "direct"
+    """The same as it was written."""
     start_cv: float = 0.0
     """How much the stages of starts vary: standard deviation ÷ mean."""
     shared_bandwidth_bytes_per_s: float | None = None

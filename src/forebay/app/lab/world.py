@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from forebay.app.lab import feasible, recorded
+from forebay.app.lab.actuating import unused
 from forebay.app.lab.faults import FaultPlan
 from forebay.app.lab.idle_fleet import IdleFleet
 from forebay.app.lab.peak import smallest_fleet
@@ -24,7 +25,7 @@ from forebay.engine.catalogue import PROFILES
 from forebay.scaling.capacity import pool_capacity, whole_replicas
 from forebay.simulation.clairvoyant import calm
 from forebay.simulation.lab_scenario import scenario_from
-from forebay.simulation.values import Actuator, Scenario
+from forebay.simulation.values import Scenario
 
 Tell = Callable[[float], None]
 HISTORY_S_MAX = 28 * 86_400.0
@@ -191,7 +192,7 @@ def scenario(ready: Prepared, seed: int) -> Scenario:
         rules=rules,
         cold_start=cold_start,
         scrape_delay_s=request.scrape_delay_s,
-        actuator=Actuator("hpa" if request.actuator == "keda" else request.actuator),
+        actuator=request.actuator,
         history_bucket_s=HISTORY_BUCKET_S,
         timeline_s=rows * MINUTE_S,
     )
@@ -265,7 +266,7 @@ def _notes(request: LabRequest, found: Survey, measured_per_s: float) -> list[st
     """``measured_per_s``: what a replica serves at the trace's mean lengths."""
     declared_per_s = pool_capacity(request.pool).rate_per_s or 0.0
     scaling = request.pool.scaling
-    notes: list[str] = []
+    notes = [told] if (told := unused(request.actuator, scaling.min_replicas)) else []
     past = request.trace.recorded
     unknown = recorded.Buckets(past).unknown if past is not None else 0
     if past is not None and unknown:

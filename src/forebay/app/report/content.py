@@ -26,6 +26,8 @@ class BoundDrawn(msgspec.Struct, frozen=True):
     steps: tuple[tuple[float, int], ...] = ()
     """``(from_s, replicas)``, rising in time: replicas paid for from then on."""
     note: str = ""
+    attained: float | None = None
+    """As of a policy, when the schedule was played; None: it was not."""
 
 
 class Content(msgspec.Struct, frozen=True):

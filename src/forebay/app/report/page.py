@@ -66,6 +66,9 @@ def _bound_row(content: Content) -> str:
     usd = content.bound.gpu_hours * content.gpu_hour_usd
     cells = [f'<span class="mark none"></span>clairvoyant{_times(content.bound.note)}', format_hours(content.bound.gpu_hours), "1"]
     cells.append(_usd(usd) if content.gpu_hour_usd else "–")
+    if content.bound.attained is not None:
+        # What it would save is no saving: nobody can have it.
+        cells += ["–", _attained(content.bound.attained, content.attainment)]
     return _cells('class="bound"', cells + ["–"] * (len(HEADINGS) - len(cells)))
 
 
