@@ -256,7 +256,7 @@ def _csv(header: str, place: Place) -> tuple[_RowParser, bool]:
         cells = [cell.strip().strip('"') for cell in _cells(line, width, place)]
         prompt_tokens = _tokens(cells[prompt], wanted["prompt_tokens"], place, 1)
         output_tokens = _tokens(cells[output], wanted["output_tokens"], place, 1)
-        at_s = _when(_date_or_number(cells[when], at), at, place)
+        at_s = _when(_date_or_number(cells[when]), at, place)
         group_id, shared_tokens = -1, 0
         if group is not None and cells[group] not in ("", "-1"):
             group_id = _tokens(cells[group], wanted["group"], place, 0, GROUPS_MAX)
@@ -266,11 +266,11 @@ def _csv(header: str, place: Place) -> tuple[_RowParser, bool]:
     return parse, True
 
 
-def _date_or_number(text: str, key: str) -> str | float:
+def _date_or_number(text: str) -> str | float:
     try:
         return float(text)
     except ValueError:
-        return text if key == "timestamp" else math.nan
+        return text
 
 
 FORMATS: dict[str, _ParserMaker] = {

@@ -182,3 +182,9 @@ def test_no_text_at_all_raises_anything_but_bad_input(text, trace_format, with_h
 )
 def test_a_format_is_known_by_its_first_line(line, name):
     assert guess(line) == name
+
+
+@pytest.mark.parametrize("key", ["at_s", "wall_s"])
+def test_a_time_that_is_no_number_is_told_as_it_stands_in_the_file(key):
+    with pytest.raises(BadInput, match=r"t:2: .*found 'abc'"):
+        rows(f"{key},prompt_tokens,output_tokens\nabc,1,1\n", "csv")

@@ -36,7 +36,7 @@
     if (value < 1) return `${Math.round(value * 1000)} ms`;
     return value < 100 ? `${+value.toPrecision(2)} s` : `${Math.round(value / 60)} min`;
   };
-  const percent = (value) => (value === null || value === undefined ? "–" : `${+(value * 100).toFixed(value > 0.99 ? 2 : 1)} %`);
+  const percent = (value) => (value === null || value === undefined ? "–" : `${+(value * 100).toFixed(value > 0.9 ? 2 : 1)} %`);
   const dollars = (value) => (value === null || value === undefined ? "–" : (value < 0 ? "−$" : "$") + number(Math.abs(value)));
   const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
   const two = (value) => String(value).padStart(2, "0");
