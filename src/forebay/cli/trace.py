@@ -99,7 +99,7 @@ def _remarks(found: "TraceStatistics") -> str:
             f"longest silence: {format_duration(found.bursts.longest_gap_s)} after {format_duration(found.bursts.longest_gap_at_s)}"
         )
     if found.repeated:
-        remarks.append(f"{found.repeated:,} rows are the row before over again (time and lengths)")
+        remarks.append(f"the row before over again (time and lengths): {found.repeated:,} times")
     return "\n".join(remarks)
 
 

@@ -47,7 +47,7 @@ def content(comparison: Comparison) -> Content:
     return Content(
         title=f"{pool.name} on {_short_name(ready.name)}, {format_duration(ready.duration_s)}",
         facts=_facts(comparison),
-        verdict=f"{comparison.verdict()} {comparison.advice()}".rstrip(),
+        verdict=f"{comparison.verdict()} {comparison.advice()}".rstrip().replace("`", ""),
         start_wall_s=ready.start_wall_s,
         ttft_s=pool.slo.ttft_s,
         itl_s=pool.slo.itl_s,
