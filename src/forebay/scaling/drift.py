@@ -9,18 +9,16 @@ swing is that of most services; each weighs as much as outcomes have proven.
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from forebay.scaling.arrivals import summed
 from forebay.scaling.memory import Bucket
 from forebay.scaling.spread import Values
 
-DRIFTS, SWINGS = 5, 5
-"""Traits that each regression goes by."""
+TRAITS = 5
+"""That each regression goes by."""
 OUTCOMES_KEPT = 5760.0
 """Outcomes that regressions remember: four days of minutes."""
 RIDGE_DRIFT, RIDGE_SWING = 5.0, 10.0
@@ -40,8 +38,9 @@ LATELY_S, OF_LATE_S = 3_600.0, 18_000.0
 WINDOW_S, BEFORE_S = 900.0, 180.0
 HOUR_BUCKETS_MIN = 0.5
 """Part of an hour of history that must be known."""
-_ENDS = (0, *accumulate((DRIFTS * DRIFTS, DRIFTS, SWINGS * SWINGS, SWINGS, 2)))
-_COUNT = _ENDS[-1]
+_RIDGES: Values = np.array((RIDGE_DRIFT, RIDGE_SWING))[:, None, None] * np.eye(TRAITS)
+_SQUARES = TRAITS * TRAITS
+_COUNT = 2 * (_SQUARES + TRAITS) + 2
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -62,24 +61,25 @@ class Regressions:
         if not np.isfinite(values).all():
             values = np.zeros(_COUNT)
             values[-2:] = SWING_FIRST / PER_MEAN
-        parts = [values[start:end] for start, end in pairwise(_ENDS)]
-        self._drift = _Linear(parts[0].reshape(DRIFTS, DRIFTS), parts[1], RIDGE_DRIFT)
-        self._swing = _Linear(parts[2].reshape(SWINGS, SWINGS), parts[3], RIDGE_SWING)
-        self._lately = parts[4]
+        both = values[:-2].reshape(2, _SQUARES + TRAITS)
+        # Drift's and swing's side by side: two small systems at once take hardly longer than one.
+        self._squares, self._cross = both[:, :_SQUARES].reshape(2, TRAITS, TRAITS), both[:, _SQUARES:]
+        self._lately = values[-2:]
 
     def packed(self) -> bytes:
         """Everything, in 8 bytes a number."""
-        parts = (self._drift.squares.ravel(), self._drift.cross, self._swing.squares.ravel(), self._swing.cross, self._lately)
-        return np.concatenate(parts).astype("<f8").tobytes()
+        both = np.concatenate((self._squares.reshape(2, _SQUARES), self._cross), axis=1)
+        return both.astype("<f8").tobytes() + self._lately.astype("<f8").tobytes()
 
     def told(self, traits: Traits) -> tuple[float, float, bytes]:
         """(log of came ÷ expected, the spread around it, what `learn` will need) for demand that has these ``traits`` now."""
         drifts = np.array(traits.drift)
         restless = np.log((self._lately + RESTLESS_FLOOR) / (SWING_FIRST / PER_MEAN + RESTLESS_FLOOR))
         swings = np.array((1.0, *restless, traits.above_usual, abs(traits.drift[0])))
-        drift = min(DRIFT_MAX, max(-DRIFT_MAX, float(drifts @ self._drift.weights())))
+        of_drift, of_swing = np.linalg.solve(self._squares + _RIDGES, self._cross[:, :, None])[:, :, 0]
+        drift = min(DRIFT_MAX, max(-DRIFT_MAX, float(drifts @ of_drift)))
         first = math.log(SWING_FIRST / PER_MEAN)
-        size = PER_MEAN * math.exp(min(2.0, max(-2.0, float(swings @ self._swing.weights()))) + first)
+        size = PER_MEAN * math.exp(min(2.0, max(-2.0, float(swings @ of_swing))) + first)
         swing = min(SWING_MAX, max(SWING_MIN, size))
         return drift, swing, np.array((*drifts, *swings, drift, swing), "<f4").tobytes()
 
@@ -88,33 +88,23 @@ class Regressions:
 
         Returns the remainder in units of the spread that was told; None for what teaches nothing. ``minutes`` since the last.
         """
-        if len(noted) != 4 * (DRIFTS + SWINGS + 2) or not (math.isfinite(ratio) and ratio >= 0):
+        if len(noted) != 4 * (2 * TRAITS + 2) or not (math.isfinite(ratio) and ratio >= 0):
             return None
         traits = np.frombuffer(noted, "<f4").astype(np.float64)
-        drifts, swings, drift, swing = traits[:DRIFTS], traits[DRIFTS:-2], float(traits[-2]), float(traits[-1])
+        drift, swing = float(traits[-2]), float(traits[-1])
         if not (np.isfinite(traits).all() and swing > 0):
             return None
         remainder = min(STRAY_MAX, max(-STRAY_MAX, math.log(max(ratio, 1e-9))))
-        self._drift.learn(drifts, remainder + drift)
-        self._swing.learn(swings, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
+        self._fit(traits[:-2].reshape(2, TRAITS), remainder + drift, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
         fading = np.minimum(1.0, 60.0 * minutes / np.array((LATELY_S, OF_LATE_S)))
         self._lately = self._lately + (abs(remainder) - self._lately) * fading
         return remainder / swing
 
-
-class _Linear:
-    """Least squares with fading memory, drawn to zero by a ridge that does not fade."""
-
-    def __init__(self, squares: Values, cross: Values, ridge: float) -> None:
-        self.squares, self.cross, self._ridge = squares, cross, ridge * np.eye(len(cross))
-
-    def weights(self) -> Values:
-        return np.asarray(np.linalg.solve(self.squares + self._ridge, self.cross))
-
-    def learn(self, traits: npt.NDArray[np.float64], outcome: float) -> None:
+    def _fit(self, traits: Values, strayed: float, size: float) -> None:
+        """Least squares with fading memory, drawn to zero by ridges that do not fade."""
         keep = 1 - 1 / OUTCOMES_KEPT
-        self.squares = self.squares * keep + traits[:, None] * traits
-        self.cross = self.cross * keep + traits * outcome
+        self._squares = self._squares * keep + traits[:, :, None] * traits[:, None, :]
+        self._cross = self._cross * keep + traits * np.array((strayed, size))[:, None]
 
 
 def traits(level: float, growth: float, buckets: Sequence[Bucket], now_s: float, past_per_s: Values, bucket_s: float) -> Traits:

@@ -93,18 +93,18 @@ def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | 
         return before if idle is None else before + PER_MINUTE * (idle - before)
     shares = missed / np.maximum(weights, WEIGHT_MIN)
     believed = weights / np.maximum(shares, allowed / 2)
-    expected, squares = _expected_by(allowed)
-    # Σ believed·(expected − shares)²: the squares once and for all, since most of it is the same each minute.
-    off = (squares @ believed - 2 * (expected @ (believed * shares)) + believed @ shares**2) / weights.sum()
-    best = off.min(axis=1) / allowed + SHYNESS * _FLOORS
+    # Σ believed·(expected − shares)², but for Σ believed·shares², which is the same for all.
+    off = _expected_by(allowed) @ np.concatenate((believed, -2 * believed * shares)) / weights.sum()
+    best = off.reshape(len(_FLOORS), len(_FACTORS)).min(axis=1) / allowed + SHYNESS * _FLOORS
     return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)
-def _expected_by(allowed: float) -> tuple[Values, Values]:
-    """Shape (floors, factors, BINS + 1): the share that misses at each of ``_USES``; and its squares."""
+def _expected_by(allowed: float) -> Values:
+    """A row for each of _FLOORS and each of _FACTORS: the squares of the share that misses at each of ``_USES``, and that share."""
     expected = np.asarray(_FLOORS[:, None, None] * allowed + misses(_USES * _FACTORS[:, None], allowed)[None])
-    return expected, expected**2
+    rows = expected.reshape(len(_FLOORS) * len(_FACTORS), BINS + 1)
+    return np.concatenate((rows**2, rows), axis=1)
 
 
 def _alike(one: float, other: float, band: float) -> bool:
