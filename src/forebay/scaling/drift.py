@@ -41,6 +41,8 @@ HOUR_BUCKETS_MIN = 0.5
 _RIDGES: Values = np.array((RIDGE_DRIFT, RIDGE_SWING))[:, None, None] * np.eye(TRAITS)
 _SQUARES = TRAITS * TRAITS
 _COUNT = 2 * (_SQUARES + TRAITS) + 2
+_kept: list[tuple[Values, float, tuple[float | None, float | None]]] = [(np.empty(0), 0.0, (None, None))]
+"""One, the last: a history stays the same for all minutes of a bucket. Set in one assignment, for another thread may ask."""
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -109,14 +111,12 @@ class Regressions:
 
 def traits(level: float, growth: float, buckets: Sequence[Bucket], now_s: float, past_per_s: Values, bucket_s: float) -> Traits:
     """The shape of demand now. ``past_per_s``: the history, NaN where it isn't known; what can't be told is level."""
-    hour = past_per_s[-max(1, round(3600 / bucket_s)) :]
-    day = past_per_s[-max(1, round(86_400 / bucket_s)) :]
+    of_hour, of_day = _usual(past_per_s, bucket_s)
     quarter = _mean(buckets, now_s, WINDOW_S, 0.0)
     before = _mean(buckets, now_s, 2 * BEFORE_S, BEFORE_S)
     minute = _mean(buckets, now_s, 60.0, 0.0)
-    of_hour = _known_mean(hour, HOUR_BUCKETS_MIN)
     drift = (_log(level, quarter), _log(quarter or level, of_hour), _log(level, before), _log(minute or level, level), _log(growth, 1.0))
-    return Traits(drift, _log(level, _known_mean(day, 0.0)))
+    return Traits(drift, _log(level, of_day))
 
 
 def _mean(buckets: Sequence[Bucket], now_s: float, from_s: float, to_s: float) -> float | None:
@@ -124,6 +124,17 @@ def _mean(buckets: Sequence[Bucket], now_s: float, from_s: float, to_s: float) -
     seconds = longer.seconds - (shorter.seconds if shorter is not None else 0.0)
     requests = longer.requests - (shorter.requests if shorter is not None else 0.0)
     return requests / seconds if seconds >= 0.45 * (from_s - to_s) else None
+
+
+def _usual(past_per_s: Values, bucket_s: float) -> tuple[float | None, float | None]:
+    """Means of the last hour and the last day of history. Those of a history that nobody can write to are kept until another comes."""
+    known, width_s, found = _kept[0]
+    if past_per_s is not known or bucket_s != width_s:
+        hour, day = (past_per_s[-max(1, round(span_s / bucket_s)) :] for span_s in (3600, 86_400))
+        found = _known_mean(hour, HOUR_BUCKETS_MIN), _known_mean(day, 0.0)
+        if not past_per_s.flags.writeable:
+            _kept[0] = (past_per_s, bucket_s, found)
+    return found
 
 
 def _known_mean(values: Values, least: float) -> float | None:

@@ -32,6 +32,7 @@ ALONE_USE, ALONE_WEIGHT = 0.05, 10.0
 """What physics says of an idle replica counts as ten minutes at next to no load: soon outweighed where real lengths have another tail."""
 LENGTHS_BAND = 0.15
 """Means of prompts that differ by less are of the same lengths."""
+_NORMAL = NormalDist()
 _SIGMA = math.sqrt(math.log1p(LENGTH_CV * LENGTH_CV))
 _USES: Values = np.asarray([ALONE_USE, *(LEAST_USE + (np.arange(BINS) + 0.5) * WIDTH)], np.float64)
 """The idle replica's, then each bin's."""
@@ -58,7 +59,7 @@ def noted(bins: tuple[float, ...], use: float, weight: float, missed: float, pro
     kept[BINS + place] += weight * missed
     known = float(kept[:BINS].sum())
     prompt += (prompt_tokens - prompt) * (weight / known if known > 0 else 1.0)
-    return (*(float(value) for value in kept), float(prompt))
+    return (*kept.tolist(), float(prompt))
 
 
 def alone(profile: Profile, prompt_tokens: float, ttft_s: float) -> float:
@@ -74,7 +75,7 @@ def alone(profile: Profile, prompt_tokens: float, ttft_s: float) -> float:
     longest = chunks * profile.prefill_chunk_tokens + min(part, float(profile.prefill_chunk_tokens))
     if longest < 1 or not prompt_tokens > 0:
         return 1.0 if longest < 1 else 0.0
-    return 1 - NormalDist().cdf(math.log(longest / prompt_tokens) / _SIGMA + _SIGMA / 2)
+    return 1 - _NORMAL.cdf(math.log(longest / prompt_tokens) / _SIGMA + _SIGMA / 2)
 
 
 def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | None = None) -> float:
