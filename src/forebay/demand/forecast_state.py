@@ -4,6 +4,7 @@ All arrays are over the learned horizons S first. The order of LAYOUT is the lay
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,6 +28,8 @@ SCALE_FIRST = 0.3
 ERROR_FIRST = 0.2
 RESIDUAL_FIRST = 0.02
 HOURS = 24
+WIDTHS_KEPT_MAX = 16
+"""Numbers of horizons, one a width of bucket, whose layout is kept."""
 SIZE_MAX = 1e9
 """Nothing that was learned is larger; what is read and is, is damaged."""
 
@@ -99,12 +102,11 @@ class State:
         """Whether arithmetic on it can't fail: bytes may come from a damaged disk."""
         learned_size = len(self._flat) - self.open.size - self.path.size - self.origin.size
         sizes = np.abs(self._flat)
-        never_below_0 = (self.seen, self.errors, self.errors_fast, self.residual, self.outcomes, self.slow, self.fast, self.hours)
         said = not math.isnan(self.path[0, 0])
         return bool(
             (sizes[:learned_size] <= SIZE_MAX).all()
             and not (sizes[learned_size:] > SIZE_MAX).any()
-            and all((part >= 0).all() for part in (*never_below_0, self.tries, self.hits))
+            and not (self._flat[_never_below_0(len(self.steps))] < 0).any()
             and not (self.open[:, OPEN.index("scale")] <= 0).any()
             and (not said or bool(np.isfinite(self.path).all() and np.isfinite(self.origin).all()))
             and not (self.path[:, PATH.index("scale")] <= 0).any()
@@ -124,3 +126,10 @@ class State:
 def _size(count: int, slots: int) -> int:
     by_horizon = 2 * len(METHODS) + len(ROWS) + FEATURES + 4 + HOURS + 2 * len(LEVELS) + 3 + len(PATH)
     return 4 + count * by_horizon + len(OPEN) * slots
+
+
+@lru_cache(maxsize=WIDTHS_KEPT_MAX)
+def _never_below_0(count: int) -> Places:
+    """Places in the bytes of what counts, weighs or is the size of an error, for ``count`` horizons."""
+    sizes = (2, count * 2 * len(METHODS), count * (len(ROWS) + FEATURES), count * (3 + 1 + HOURS), count * 2 * len(LEVELS), count * 3)
+    return np.flatnonzero(np.repeat((True, True, False, True, False, True), sizes))

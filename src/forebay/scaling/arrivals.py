@@ -56,9 +56,9 @@ class _Window(msgspec.Struct, frozen=True, gc=False):
     width_s: float
     seconds: float
     requests: float
-    token_seconds: float
-    prompt_tokens: float
-    output_tokens: float
+    token_seconds: float = 0.0
+    prompt_tokens: float = 0.0
+    output_tokens: float = 0.0
 
     @property
     def rate_per_s(self) -> float:
@@ -121,7 +121,7 @@ def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigm
     """
     if capacity.rate_per_s is None and capacity.prompt_tokens_per_s is None and capacity.output_tokens_per_s is None:
         return None
-    windows = _windows(buckets, now_s)
+    windows = _windows(buckets, now_s, bool(capacity.prompt_tokens_per_s or capacity.output_tokens_per_s))
     usable = [window for window in windows if window.seconds > 0 and window.seconds >= window.width_s * WINDOW_COVERED_MIN - 1e-6]
     if not usable:
         usable = [window for window in windows[-1:] if window.seconds > 0]
@@ -185,13 +185,17 @@ def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: 
     )
 
 
-def _windows(buckets: Sequence[Bucket], now_s: float) -> list[_Window]:
-    """The sums over each of WINDOWS_S: the buckets that start in it, and of the one it begins in, the part inside."""
+def _windows(buckets: Sequence[Bucket], now_s: float, with_tokens: bool) -> list[_Window]:
+    """The sums over each of WINDOWS_S: the buckets that start in it, and of the one it begins in, the part inside.
+
+    Tokens are summed ``with_tokens`` only: of the shapes that come, capacity mostly knows a rate of requests alone.
+    """
     found = columns.columns(buckets)
     started = bisect_left(found.start_s, now_s)
     if started < len(buckets):
-        return _windows(buckets[:started], now_s)
-    windows, sums, until, summable = [], [0.0] * 5, started, found[1:6]
+        return _windows(buckets[:started], now_s, with_tokens)
+    summable = found[1:6] if with_tokens else found[1:3]
+    windows, sums, until = [], [0.0] * len(summable), started
     for width_s in WINDOWS_S:
         edge_s = now_s - width_s
         first = bisect_left(found.start_s, edge_s, 0, until)
@@ -203,7 +207,8 @@ def _windows(buckets: Sequence[Bucket], now_s: float) -> list[_Window]:
             start_s = found.start_s[first - 1]
             end_s = min(start_s + BUCKET_S, now_s)
             part = max(0.0, end_s - edge_s) / (end_s - start_s)
-            inside = [total + part * column[first - 1] for total, column in zip(sums, summable, strict=True)]
+            if part > 0:
+                inside = [total + part * column[first - 1] for total, column in zip(sums, summable, strict=True)]
         windows.append(_Window(width_s, *inside))
     return windows
 

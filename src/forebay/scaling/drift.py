@@ -9,18 +9,16 @@ swing is that of most services; each weighs as much as outcomes have proven.
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from forebay.scaling.arrivals import summed
 from forebay.scaling.memory import Bucket
 from forebay.scaling.spread import Values
 
-DRIFTS, SWINGS = 5, 5
-"""Traits that each regression goes by."""
+TRAITS = 5
+"""That each regression goes by."""
 OUTCOMES_KEPT = 5760.0
 """Outcomes that regressions remember: four days of minutes."""
 RIDGE_DRIFT, RIDGE_SWING = 5.0, 10.0
@@ -40,8 +38,11 @@ LATELY_S, OF_LATE_S = 3_600.0, 18_000.0
 WINDOW_S, BEFORE_S = 900.0, 180.0
 HOUR_BUCKETS_MIN = 0.5
 """Part of an hour of history that must be known."""
-_ENDS = (0, *accumulate((DRIFTS * DRIFTS, DRIFTS, SWINGS * SWINGS, SWINGS, 2)))
-_COUNT = _ENDS[-1]
+_RIDGES: Values = np.array((RIDGE_DRIFT, RIDGE_SWING))[:, None, None] * np.eye(TRAITS)
+_SQUARES = TRAITS * TRAITS
+_COUNT = 2 * (_SQUARES + TRAITS) + 2
+_kept: list[tuple[Values, float, tuple[float | None, float | None]]] = [(np.empty(0), 0.0, (None, None))]
+"""One, the last: a history stays the same for all minutes of a bucket. Set in one assignment, for another thread may ask."""
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -62,24 +63,25 @@ class Regressions:
         if not np.isfinite(values).all():
             values = np.zeros(_COUNT)
             values[-2:] = SWING_FIRST / PER_MEAN
-        parts = [values[start:end] for start, end in pairwise(_ENDS)]
-        self._drift = _Linear(parts[0].reshape(DRIFTS, DRIFTS), parts[1], RIDGE_DRIFT)
-        self._swing = _Linear(parts[2].reshape(SWINGS, SWINGS), parts[3], RIDGE_SWING)
-        self._lately = parts[4]
+        both = values[:-2].reshape(2, _SQUARES + TRAITS)
+        # Drift's and swing's side by side: two small systems at once take hardly longer than one.
+        self._squares, self._cross = both[:, :_SQUARES].reshape(2, TRAITS, TRAITS), both[:, _SQUARES:]
+        self._lately = values[-2:]
 
     def packed(self) -> bytes:
         """Everything, in 8 bytes a number."""
-        parts = (self._drift.squares.ravel(), self._drift.cross, self._swing.squares.ravel(), self._swing.cross, self._lately)
-        return np.concatenate(parts).astype("<f8").tobytes()
+        both = np.concatenate((self._squares.reshape(2, _SQUARES), self._cross), axis=1)
+        return both.astype("<f8").tobytes() + self._lately.astype("<f8").tobytes()
 
     def told(self, traits: Traits) -> tuple[float, float, bytes]:
         """(log of came ÷ expected, the spread around it, what `learn` will need) for demand that has these ``traits`` now."""
         drifts = np.array(traits.drift)
         restless = np.log((self._lately + RESTLESS_FLOOR) / (SWING_FIRST / PER_MEAN + RESTLESS_FLOOR))
         swings = np.array((1.0, *restless, traits.above_usual, abs(traits.drift[0])))
-        drift = min(DRIFT_MAX, max(-DRIFT_MAX, float(drifts @ self._drift.weights())))
+        of_drift, of_swing = np.linalg.solve(self._squares + _RIDGES, self._cross[:, :, None])[:, :, 0]
+        drift = min(DRIFT_MAX, max(-DRIFT_MAX, float(drifts @ of_drift)))
         first = math.log(SWING_FIRST / PER_MEAN)
-        size = PER_MEAN * math.exp(min(2.0, max(-2.0, float(swings @ self._swing.weights()))) + first)
+        size = PER_MEAN * math.exp(min(2.0, max(-2.0, float(swings @ of_swing))) + first)
         swing = min(SWING_MAX, max(SWING_MIN, size))
         return drift, swing, np.array((*drifts, *swings, drift, swing), "<f4").tobytes()
 
@@ -88,45 +90,33 @@ class Regressions:
 
         Returns the remainder in units of the spread that was told; None for what teaches nothing. ``minutes`` since the last.
         """
-        if len(noted) != 4 * (DRIFTS + SWINGS + 2) or not (math.isfinite(ratio) and ratio >= 0):
+        if len(noted) != 4 * (2 * TRAITS + 2) or not (math.isfinite(ratio) and ratio >= 0):
             return None
         traits = np.frombuffer(noted, "<f4").astype(np.float64)
-        drifts, swings, drift, swing = traits[:DRIFTS], traits[DRIFTS:-2], float(traits[-2]), float(traits[-1])
+        drift, swing = float(traits[-2]), float(traits[-1])
         if not (np.isfinite(traits).all() and swing > 0):
             return None
         remainder = min(STRAY_MAX, max(-STRAY_MAX, math.log(max(ratio, 1e-9))))
-        self._drift.learn(drifts, remainder + drift)
-        self._swing.learn(swings, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
+        self._fit(traits[:-2].reshape(2, TRAITS), remainder + drift, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
         fading = np.minimum(1.0, 60.0 * minutes / np.array((LATELY_S, OF_LATE_S)))
         self._lately = self._lately + (abs(remainder) - self._lately) * fading
         return remainder / swing
 
-
-class _Linear:
-    """Least squares with fading memory, drawn to zero by a ridge that does not fade."""
-
-    def __init__(self, squares: Values, cross: Values, ridge: float) -> None:
-        self.squares, self.cross, self._ridge = squares, cross, ridge * np.eye(len(cross))
-
-    def weights(self) -> Values:
-        return np.asarray(np.linalg.solve(self.squares + self._ridge, self.cross))
-
-    def learn(self, traits: npt.NDArray[np.float64], outcome: float) -> None:
+    def _fit(self, traits: Values, strayed: float, size: float) -> None:
+        """Least squares with fading memory, drawn to zero by ridges that do not fade."""
         keep = 1 - 1 / OUTCOMES_KEPT
-        self.squares = self.squares * keep + traits[:, None] * traits
-        self.cross = self.cross * keep + traits * outcome
+        self._squares = self._squares * keep + traits[:, :, None] * traits[:, None, :]
+        self._cross = self._cross * keep + traits * np.array((strayed, size))[:, None]
 
 
 def traits(level: float, growth: float, buckets: Sequence[Bucket], now_s: float, past_per_s: Values, bucket_s: float) -> Traits:
     """The shape of demand now. ``past_per_s``: the history, NaN where it isn't known; what can't be told is level."""
-    hour = past_per_s[-max(1, round(3600 / bucket_s)) :]
-    day = past_per_s[-max(1, round(86_400 / bucket_s)) :]
+    of_hour, of_day = _usual(past_per_s, bucket_s)
     quarter = _mean(buckets, now_s, WINDOW_S, 0.0)
     before = _mean(buckets, now_s, 2 * BEFORE_S, BEFORE_S)
     minute = _mean(buckets, now_s, 60.0, 0.0)
-    of_hour = _known_mean(hour, HOUR_BUCKETS_MIN)
     drift = (_log(level, quarter), _log(quarter or level, of_hour), _log(level, before), _log(minute or level, level), _log(growth, 1.0))
-    return Traits(drift, _log(level, _known_mean(day, 0.0)))
+    return Traits(drift, _log(level, of_day))
 
 
 def _mean(buckets: Sequence[Bucket], now_s: float, from_s: float, to_s: float) -> float | None:
@@ -134,6 +124,17 @@ def _mean(buckets: Sequence[Bucket], now_s: float, from_s: float, to_s: float) -
     seconds = longer.seconds - (shorter.seconds if shorter is not None else 0.0)
     requests = longer.requests - (shorter.requests if shorter is not None else 0.0)
     return requests / seconds if seconds >= 0.45 * (from_s - to_s) else None
+
+
+def _usual(past_per_s: Values, bucket_s: float) -> tuple[float | None, float | None]:
+    """Means of the last hour and the last day of history. Those of a history that nobody can write to are kept until another comes."""
+    known, width_s, found = _kept[0]
+    if past_per_s is not known or bucket_s != width_s:
+        hour, day = (past_per_s[-max(1, round(span_s / bucket_s)) :] for span_s in (3600, 86_400))
+        found = _known_mean(hour, HOUR_BUCKETS_MIN), _known_mean(day, 0.0)
+        if not past_per_s.flags.writeable:
+            _kept[0] = (past_per_s, bucket_s, found)
+    return found
 
 
 def _known_mean(values: Values, least: float) -> float | None:

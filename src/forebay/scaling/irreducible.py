@@ -32,6 +32,7 @@ ALONE_USE, ALONE_WEIGHT = 0.05, 10.0
 """What physics says of an idle replica counts as ten minutes at next to no load: soon outweighed where real lengths have another tail."""
 LENGTHS_BAND = 0.15
 """Means of prompts that differ by less are of the same lengths."""
+_NORMAL = NormalDist()
 _SIGMA = math.sqrt(math.log1p(LENGTH_CV * LENGTH_CV))
 _USES: Values = np.asarray([ALONE_USE, *(LEAST_USE + (np.arange(BINS) + 0.5) * WIDTH)], np.float64)
 """The idle replica's, then each bin's."""
@@ -58,7 +59,7 @@ def noted(bins: tuple[float, ...], use: float, weight: float, missed: float, pro
     kept[BINS + place] += weight * missed
     known = float(kept[:BINS].sum())
     prompt += (prompt_tokens - prompt) * (weight / known if known > 0 else 1.0)
-    return (*(float(value) for value in kept), float(prompt))
+    return (*kept.tolist(), float(prompt))
 
 
 def alone(profile: Profile, prompt_tokens: float, ttft_s: float) -> float:
@@ -74,7 +75,7 @@ def alone(profile: Profile, prompt_tokens: float, ttft_s: float) -> float:
     longest = chunks * profile.prefill_chunk_tokens + min(part, float(profile.prefill_chunk_tokens))
     if longest < 1 or not prompt_tokens > 0:
         return 1.0 if longest < 1 else 0.0
-    return 1 - NormalDist().cdf(math.log(longest / prompt_tokens) / _SIGMA + _SIGMA / 2)
+    return 1 - _NORMAL.cdf(math.log(longest / prompt_tokens) / _SIGMA + _SIGMA / 2)
 
 
 def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | None = None) -> float:
@@ -93,18 +94,18 @@ def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | 
         return before if idle is None else before + PER_MINUTE * (idle - before)
     shares = missed / np.maximum(weights, WEIGHT_MIN)
     believed = weights / np.maximum(shares, allowed / 2)
-    expected, squares = _expected_by(allowed)
-    # Σ believed·(expected − shares)²: the squares once and for all, since most of it is the same each minute.
-    off = (squares @ believed - 2 * (expected @ (believed * shares)) + believed @ shares**2) / weights.sum()
-    best = off.min(axis=1) / allowed + SHYNESS * _FLOORS
+    # Σ believed·(expected − shares)², but for Σ believed·shares², which is the same for all.
+    off = _expected_by(allowed) @ np.concatenate((believed, -2 * believed * shares)) / weights.sum()
+    best = off.reshape(len(_FLOORS), len(_FACTORS)).min(axis=1) / allowed + SHYNESS * _FLOORS
     return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)
-def _expected_by(allowed: float) -> tuple[Values, Values]:
-    """Shape (floors, factors, BINS + 1): the share that misses at each of ``_USES``; and its squares."""
+def _expected_by(allowed: float) -> Values:
+    """A row for each of _FLOORS and each of _FACTORS: the squares of the share that misses at each of ``_USES``, and that share."""
     expected = np.asarray(_FLOORS[:, None, None] * allowed + misses(_USES * _FACTORS[:, None], allowed)[None])
-    return expected, expected**2
+    rows = expected.reshape(len(_FLOORS) * len(_FACTORS), BINS + 1)
+    return np.concatenate((rows**2, rows), axis=1)
 
 
 def _alike(one: float, other: float, band: float) -> bool:

@@ -11,6 +11,10 @@ are worth ``n² ÷ (n + DRAG)`` of those of an endless fleet: two are three time
 
 import math
 
+import numpy as np
+
+from forebay.scaling.spread import Values
+
 DRAG = 1.7
 """Replicas. Measured of fleets of 1, 2, 3, 5, 10, 20 and 40 at steady rates, 60,000 requests each, with 1 % allowed: 1.9 (Llama-3.1-70B
 on four H100, half of the answers under 50 tokens, Poisson arrivals), 0.5 to 0.8 (on one H200, Azure's conversations of 2023, Poisson
@@ -30,6 +34,12 @@ def worth(replicas: float, allowed: float) -> float:
     """
     count, drag = max(1.0, replicas), _drag(allowed)
     return count / (count + drag) * (1 + drag / STATED_FOR)
+
+
+def worths(replicas: Values, allowed: float) -> Values:
+    """`worth` of each number of ``replicas``."""
+    count, drag = np.maximum(1.0, replicas), _drag(allowed)
+    return np.asarray(count / (count + drag) * (1 + drag / STATED_FOR))
 
 
 def needed(load: float, allowed: float) -> float:

@@ -124,9 +124,7 @@ def _uses(memory: Memory, now_s: float, rate_per_s: float, allowed: float | None
         seconds, requests, held = seconds[some], requests[some], held[some]
     if seconds.sum() < COVERED_MIN * WINDOW_S:
         return np.empty(0), np.empty(0), np.empty(0)
-    worths = np.ones(len(held))
-    if allowed is not None:
-        worths = np.array([pooling.worth(replicas, allowed) for replicas in (held / seconds).tolist()])
+    worths = np.ones(len(held)) if allowed is None else pooling.worths(held / seconds, allowed)
     return requests, requests / (held * worths * rate_per_s), worths
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -50,6 +51,8 @@ class Reasons(msgspec.Struct, frozen=True):
 
     terms: tuple[Term, ...]
     """Floors and triggers."""
+    wanted: int
+    """The most that one of them asks for."""
     caps: tuple[Term, ...]
     lower: Term | None
     """A hold or a step down; None where floors or triggers want all there is."""
@@ -58,10 +61,6 @@ class Reasons(msgspec.Struct, frozen=True):
     """Replicas worth keeping; None: there is no outlook."""
     reserve: Reserve | None = None
     """What is worth holding warm; None: nothing is, or nobody can say."""
-
-    @property
-    def wanted(self) -> int:
-        return max(term.replicas for term in self.terms)
 
 
 def weighed(facts: Facts, hold: Term | None) -> Reasons:
@@ -104,6 +103,7 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
     terms.append(triggers.queue(sight, facts.memory, settings, capacity, demand, facts.cold_start_s))
     return Reasons(
         terms=_distinct(terms),
+        wanted=max([term.replicas for term in terms]),
         caps=caps.terms(settings, capacity, sight, facts.memory.lows, facts.active),
         lower=hold,
         demand=demand,
@@ -142,5 +142,5 @@ def _keep(facts: Facts) -> int | None:
 
 
 def _distinct(terms: list[Term]) -> tuple[Term, ...]:
-    """``terms`` without the repetitions that stand for a floor that adds nothing."""
-    return tuple(term for place, term in enumerate(terms) if term not in terms[:place])
+    """``terms`` without the repetitions, each of the one before, that stand for a floor that adds nothing."""
+    return (terms[0], *(term for before, term in pairwise(terms) if term is not before))

@@ -66,7 +66,7 @@ def test_one_bucket_has_no_slope():
 
 def test_what_lies_ahead_of_now_is_in_no_window():
     past, ahead = Bucket(0.0, 10.0, 50.0), Bucket(100.0, 10.0, 9e9)
-    assert arrivals._windows((past, ahead), 60.0) == arrivals._windows((past,), 60.0)
+    assert arrivals._windows((past, ahead), 60.0, True) == arrivals._windows((past,), 60.0, True)
 
 
 def test_columns_are_of_the_buckets_that_are_asked_for_and_not_of_those_before():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forebay.scaling import drift
 from forebay.scaling.memory import BUCKET_S, Bucket
 
-CALM = drift.Traits((0.0,) * drift.DRIFTS, 0.0)
+CALM = drift.Traits((0.0,) * drift.TRAITS, 0.0)
 ABOVE = drift.Traits((0.4, 0.0, 0.0, 0.0, 0.0), 0.0)
 
 
@@ -58,7 +58,7 @@ def test_it_travels_as_bytes_and_ill_bytes_are_forgotten():
         assert drift.Regressions(ill).told(ABOVE) == drift.Regressions().told(ABOVE)
 
 
-@pytest.mark.parametrize("noted", [b"", b"short", np.full(drift.DRIFTS + drift.SWINGS + 2, np.nan, "<f4").tobytes()])
+@pytest.mark.parametrize("noted", [b"", b"short", np.full(2 * drift.TRAITS + 2, np.nan, "<f4").tobytes()])
 def test_what_is_no_outcome_teaches_nothing(noted):
     found = drift.Regressions()
     before = found.packed()
@@ -68,7 +68,7 @@ def test_what_is_no_outcome_teaches_nothing(noted):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60), st.lists(st.floats(-1.5, 1.5), min_size=drift.DRIFTS, max_size=drift.DRIFTS))
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60), st.lists(st.floats(-1.5, 1.5), min_size=drift.TRAITS, max_size=drift.TRAITS))
 def test_drift_and_swing_are_bounded_whatever_came(ratios, shape):
     traits = drift.Traits(tuple(shape), shape[0])
     told, swing, _ = taught(ratios, traits).told(traits)
