@@ -16,6 +16,7 @@ import numpy.typing as npt
 from forebay.demand import blocks
 from forebay.demand.arrays import Arrivals, ArrivalSource, by_time, empty, in_chunks, joined, taken
 from forebay.demand.prefixes import Prefixes
+from forebay.demand.statistics import SECONDS_MAX
 from forebay.demand.synthesis import UNSAID, bare
 from forebay.demand.trace import (
     AZURE_COLUMNS,
@@ -97,7 +98,7 @@ class Reader:
         elif self._fast is not None:
             line = self.place.line
             rows = self._fast(block)
-            if rows is not None and self._in_order(rows):
+            if rows is not None and self._plain(rows):
                 self.counts.rows += len(rows.at_s)
                 return rows
             self.place.line = line
@@ -118,10 +119,10 @@ class Reader:
             block = rest
         return block
 
-    def _in_order(self, rows: Arrivals) -> bool:
+    def _plain(self, rows: Arrivals) -> bool:
         if len(rows.at_s) == 0:
             return True
-        if not self._lenient and (rows.at_s[0] < self._last_s or np.any(np.diff(rows.at_s) < 0)):
+        if rows.at_s.max() > SECONDS_MAX or (not self._lenient and (rows.at_s[0] < self._last_s or np.any(np.diff(rows.at_s) < 0))):
             return False
         self._last_s = float(rows.at_s[-1])
         return True
@@ -163,6 +164,10 @@ class Reader:
         row = self._slow(line)
         if row is None:
             return None
+        if row.at_s > SECONDS_MAX:
+            raise self.place.error(
+                "time", row.at_s, f"at most {SECONDS_MAX} s after the beginning: a trace has {SECONDS_MAX / 86_400:.0f} days at most"
+            )
         tier = self._tiers.get(row.tier, UNSAID)
         if row.tier and tier == UNSAID:
             if not self._learning or len(self._tiers) >= TIERS_MAX:

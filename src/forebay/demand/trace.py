@@ -323,6 +323,11 @@ def read(
     return _reordered(parsed, counts) if lenient else parsed
 
 
+def beyond(at_s: float, place: Place) -> BadInput:
+    """What is wrong with a row at ``at_s``, later than any trace lasts."""
+    return place.error("time", at_s, f"at most {SECONDS_MAX} s after the beginning ({SECONDS_MAX // 86_400} days)")
+
+
 def backwards(at_s: float, last_s: float, place: Place) -> BadInput:
     """What is wrong with a row at ``at_s`` after one at ``last_s``."""
     hour = place.since.origin_us is not None and 0 < last_s - at_s <= HOUR_S
@@ -350,6 +355,8 @@ def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bo
                 continue
         try:
             row = parse(line)
+            if row is not None and row.at_s > SECONDS_MAX:
+                raise beyond(row.at_s, place)
             if row is not None and row.at_s < last_s and not lenient:
                 raise backwards(row.at_s, last_s, place)
         except BadInput as error:

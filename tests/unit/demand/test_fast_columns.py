@@ -221,3 +221,12 @@ def test_a_real_trace_is_read_alike():
 def test_gzip_is_no_text():
     with pytest.raises(BadInput, match="header lacks"):
         list(Reader("azure", "t", TIERS).read([gzip.compress(b"x")]))
+
+
+def test_a_time_beyond_any_trace_is_a_broken_row_that_names_its_line():
+    lines = b"at_s,prompt_tokens,output_tokens\n0,10,10\n9e15,10,10\n6,11,11\n"
+    with pytest.raises(BadInput, match=r"f\.csv:3: time: found '9e\+15|f\.csv:3: time: found '9000000000000000"):
+        list(Reader("csv", "f.csv", None).read([lines]))
+    lenient = Reader("csv", "f.csv", None, lenient=True)
+    assert [float(at_s) for chunk in lenient.read([lines]) for at_s in chunk.at_s] == [0.0, 6.0]
+    assert lenient.counts.skipped == 1
