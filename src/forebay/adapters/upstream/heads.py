@@ -16,10 +16,18 @@ _LENGTH = b"\r\ncontent-length: "
 class KnownHeads:
     """What the heads of one engine mean."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_last", "after", "before")
 
     def __init__(self) -> None:
         self._known: dict[bytes, ResponseHead] = {}
+        self.before, self.after = b"", b"0"
+        """What stands around the length in the one with a length that came last; at first what stands nowhere (`native.pure.framed`)."""
+        self._last = ResponseHead(0, (), False, None)
+
+    def last(self, length: int) -> ResponseHead:
+        """The one between whose ``before`` and ``after`` so many bytes were said to follow."""
+        head = self._last
+        return head if length == head.content_length else _with_length(head, length, b"%d" % length)
 
     def find(self, raw: bytes) -> ResponseHead | None:
         """The meaning of ``raw`` (to the end of the blank line), if it has been here before with any length."""
@@ -31,11 +39,9 @@ class KnownHeads:
         digits = raw[at:end]
         if head is None or not digits.isdigit() or len(digits) > LENGTH_DIGITS_MAX:
             return None
+        self._last, self.before, self.after = head, raw[:at], raw[end:]
         length = int(digits)
-        if length == head.content_length:
-            return head
-        headers = tuple([(name, digits) if name == b"content-length" else (name, value) for name, value in head.headers])
-        return ResponseHead(head.status, headers, False, length, head.alike)
+        return head if length == head.content_length else _with_length(head, length, digits)
 
     def remember(self, raw: bytes, head: ResponseHead) -> ResponseHead:
         """Keep what the parser said of ``raw``; returns ``head``, marked as known if it is now."""
@@ -51,3 +57,8 @@ class KnownHeads:
             self._known.clear()
         head = self._known[key] = ResponseHead(head.status, head.headers, head.chunked, head.content_length, key)
         return head
+
+
+def _with_length(head: ResponseHead, length: int, digits: bytes) -> ResponseHead:
+    headers = tuple([(name, digits) if name == b"content-length" else (name, value) for name, value in head.headers])
+    return ResponseHead(head.status, headers, False, length, head.alike)
