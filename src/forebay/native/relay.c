@@ -363,7 +363,8 @@ static PyType_Spec takes_spec = {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *taker; /* None or NULL: nobody */
+    PyObject *taker;    /* None or NULL: nobody */
+    PyObject *received; /* the name of what is called with a read that nobody takes; NULL before the first */
 } Reads;
 
 static PyObject *
@@ -386,7 +387,10 @@ data_received(Reads *self, PyObject *data)
             Py_RETURN_NONE;
         }
     }
-    return PyObject_CallMethod((PyObject *)self, "received", "O", data);
+    if (self->received == NULL && (self->received = PyUnicode_InternFromString("received")) == NULL) {
+        return NULL;
+    }
+    return PyObject_CallMethodOneArg((PyObject *)self, self->received, data);
 }
 
 static PyObject *
@@ -416,6 +420,7 @@ reads_dealloc(Reads *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     reads_clear(self);
+    Py_CLEAR(self->received);
     type->tp_free(self);
     Py_DECREF(type);
 }
