@@ -1,10 +1,12 @@
 """Records of requests on their way into the history: all that did not go as it should or went slowly, and a sample of the others.
 
 They outlive the gateway there. Who writes the history asks each second; what finds no room until then is dropped, the oldest
-first, and counted. Those that were unusual wait apart, so that no sample pushes one out.
+first, and counted. Those that were unusual wait apart, so that no sample pushes one out. A record is made when it is asked for:
+while many are slow, most are dropped.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from forebay.domain.roster import Finished
 
@@ -25,12 +27,12 @@ class Leaving:
         """Dispatches until the next is a sample."""
         self.weighed_left = WEIGHED_MAX
         self.dropped = 0
-        self._unusual: deque[Finished] = deque()
-        self._sampled: deque[Finished] = deque()
+        self._unusual: deque[Callable[[], Finished]] = deque()
+        self._sampled: deque[Callable[[], Finished]] = deque()
 
-    def add(self, one: Finished) -> None:
-        """It is to be kept."""
-        queue = self._unusual if one.unusual else self._sampled
+    def add(self, one: Callable[[], Finished], *, unusual: bool) -> None:
+        """It is to be kept; ``one`` makes it of what does not change any more."""
+        queue = self._unusual if unusual else self._sampled
         if len(queue) >= WAITING_MAX:
             queue.popleft()
             self.dropped += 1
@@ -42,5 +44,5 @@ class Leaving:
         taken: list[Finished] = []
         for queue in (self._unusual, self._sampled):
             for _ in range(min(TAKEN_MAX, len(queue))):
-                taken.append(queue.popleft())
+                taken.append(queue.popleft()())
         return tuple(taken)

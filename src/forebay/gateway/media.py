@@ -8,6 +8,8 @@ import re
 
 import msgspec
 
+from forebay.native.pure import AUDIO
+
 WAV_BYTES_PER_S = 32_000.0
 """16 bit at 16 kHz, which speech models take."""
 CODED_BYTES_PER_S = 16_000.0
@@ -19,8 +21,6 @@ PAYLOADS_MAX = 4096
 _HEAD_BYTES = 64
 _AUDIO_BEFORE_BYTES = 256
 """So far before its payload an audio part says that it is one."""
-BASE64, URL, AUDIO = b"base64", b'_url"', b"input_audio"
-"""Where none of these is in a body, there are none."""
 _URI = b";base64,"
 _DATA = re.compile(rb'"data"\s*:\s*"')
 _IMAGES = re.compile(rb'"(?:image_url|video_url)"\s*:|"type"\s*:\s*"image"')

@@ -159,26 +159,26 @@ class Recorded(CallState, ABC):
             return
         begun_s, promise_s = self._begun_s, self._ttft_s
         slow = self._queue_s > promise_s or (begun_s is not None and begun_s - self._arrived_s > promise_s)
-        if slow or self._sampled:
-            records.keep(self._record("finished", outcome.value, usage, now_s), now_s, unusual=slow)
-        records.ordinary.append(
-            (
-                self._request_id,
-                self._team,
-                self._meter.tier.name,
-                self._pool.name,
-                self._arrived_s,
-                self._estimate,
-                self._queue_s,
-                self._waited_for,
-                self._replica,
-                usage,
-                begun_s,
-                now_s,
-                self.way,
-                self._candidates,
-            )
+        one = (
+            self._request_id,
+            self._team,
+            self._meter.tier.name,
+            self._pool.name,
+            self._arrived_s,
+            self._estimate,
+            self._queue_s,
+            self._waited_for,
+            self._replica,
+            usage,
+            begun_s,
+            now_s,
+            self.way,
+            self._candidates,
         )
+        records.ordinary.append(one)
+        if slow or self._sampled:
+            more = self._why or self._tried or self._continued
+            records.keep(one if not more else self._record("finished", outcome.value, usage, now_s), now_s, unusual=slow)
 
     def _count_once(self, how: How, reason: str, count: Count) -> None:
         """It was forwarded, here or from here: count it, unless the gateway at the other end of the hop does."""

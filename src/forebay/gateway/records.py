@@ -6,6 +6,7 @@ What went as it should is forgotten first: it has a ring of its own, so that it 
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -184,9 +185,14 @@ class Records:
             candidates=weighed,
         )
 
-    def keep(self, record: Record, ended_s: float, *, unusual: bool) -> None:
+    def keep(self, record: Record | Ordinary, ended_s: float, *, unusual: bool) -> None:
         """It goes into the history."""
-        self.leaving.add(Finished(record.id, record.team, ended_s + self.wall_offset_s, unusual, msgspec.Raw(_encode(record))))
+        self.leaving.add(partial(self._finished, record, ended_s, unusual), unusual=unusual)
+
+    def _finished(self, record: Record | Ordinary, ended_s: float, unusual: bool) -> Finished:
+        if not isinstance(record, Record):
+            record = self._whole(record)
+        return Finished(record.id, record.team, ended_s + self.wall_offset_s, unusual, msgspec.Raw(_encode(record)))
 
     def told(self, path: bytes, team: str) -> bytes | ErrorReply:
         """``GET /forebay/v1/requests/{id}``: the record as JSON, or 404. Another team's is none that there is."""

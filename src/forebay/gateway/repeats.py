@@ -8,44 +8,31 @@ in two reads as well as one byte that differs, is the parser's.
 import re
 
 from forebay.gateway.request import Request
+from forebay.native import framed
+from forebay.native.pure import LENGTH_DIGITS_MAX
 from forebay.spec.types import Limits
 
-LENGTH_DIGITS_MAX = 10
 SHARED_MAX = 256
 """Heads that connections share; with so many they are all forgotten, though not by the connections that have them."""
-DIGITS_END = 8192
-DIGITS = tuple(b"%d" % number for number in range(DIGITS_END))
-"""Lengths of usual bodies as they are written: a comparison in place of a conversion."""
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,10})\r\n", re.IGNORECASE)
 
 
 class SeenHead:
     """The bytes of one head around the digits of its ``content-length``, and what the parser made of them."""
 
-    __slots__ = ("after", "before", "first", "start")
+    __slots__ = ("after", "before", "first")
 
     def __init__(self, before: bytes, after: bytes, first: Request) -> None:
         self.before = before
-        self.start = len(before)
         self.after = after
         self.first = first
         """The request it was known from; its body is gone when it has been answered."""
 
     def again(self, read: bytes, limits: Limits, room_bytes: int) -> Request | None:
         """The whole request in ``read``, if that is one with this head and a body within the limits and ``room_bytes``."""
-        if not read.startswith(self.before):
+        body = framed(read, self.before, self.after)
+        if body is None or (size := len(body)) > limits.body_bytes_max or size > room_bytes:
             return None
-        start = self.start
-        after = self.after
-        end = read.find(b"\r", start, start + LENGTH_DIGITS_MAX + 1)
-        if end < 0 or not read.startswith(after, end):
-            return None
-        length = read[start:end]
-        body = read[end + len(after) :]
-        size = len(body)
-        written = DIGITS[size] if size < DIGITS_END else b"%d" % size
-        if length != written or size > limits.body_bytes_max or size > room_bytes:
-            return None  # also a length with zeros before it, which the parser reads
         first = self.first
         request = Request(first.target, body, size)
         request.facts = first.facts

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from forebay.admission.estimate import Sized
-from forebay.gateway.media import AUDIO, BASE64, URL, media_of
+from forebay.gateway.media import media_of
+from forebay.native import names_media
 from forebay.ports.tokens import TokenCounter
 from forebay.spec.types import Estimate
 
@@ -64,7 +65,7 @@ class Sizing:
 
     def look(self, body: bytes) -> Sized | None:
         """What is known of ``body``; None: nothing but its size."""
-        media = BASE64 in body or URL in body or AUDIO in body  # not in a function: this is looked for in every request
+        media = names_media(body)
         if self.counter is None and not media:
             return None
         text_bytes, media_tokens = len(body), 0

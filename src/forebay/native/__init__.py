@@ -44,5 +44,7 @@ _module, RELAYED_IN = chosen(wanted=os.environ.get("FOREBAY_PURE", ""))
 if TYPE_CHECKING:
     from forebay.native.pure import Reads as Reads
     from forebay.native.pure import Takes as Takes
+    from forebay.native.pure import framed as framed
+    from forebay.native.pure import names_media as names_media
 else:
-    Reads, Takes = _module.Reads, _module.Takes
+    Reads, Takes, framed, names_media = _module.Reads, _module.Takes, _module.framed, _module.names_media

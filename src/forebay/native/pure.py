@@ -1,12 +1,20 @@
 """What `relay.c` does, in Python: how the usual read of a stream is taken. Either of them is the base of the classes that know the rest.
 
+Beside that, two questions that are asked of every request: whether a read is a head that is known and a whole body (`framed`), and
+whether a body may have images or audio (`names_media`).
+
 Both are kept alike to the byte, the count and the exception; what differs is that C's fields are changed only by the methods here.
 """
 
+import re
 from collections.abc import Callable
 
 from forebay.domain.chunks import FRAMES, FRAMES_END, HEADS
 
+LENGTH_DIGITS_MAX = 10
+BASE64, URL, AUDIO = b"base64", b'_url"', b"input_audio"
+"""Where none of these is in a body, it has neither images nor audio."""
+_DIGITS = re.compile(rb"(?:0|[1-9][0-9]{0,9})(?![0-9])")
 _QUOTE, _NEWLINE = b'"\n'  # as numbers: asking whether bytes contain bytes costs ten times as much
 
 
@@ -134,3 +142,23 @@ class Reads:
     def received(self, data: bytes) -> None:
         """What nobody has taken; a connection does something with it."""
         del data
+
+
+def framed(read: bytes, before: bytes, after: bytes) -> bytes | None:
+    """The rest of ``read``, where it is ``before``, the number of bytes in that rest as it is written, and ``after``; else None.
+
+    Of up to `LENGTH_DIGITS_MAX` digits. An ``after`` that begins with one is never found.
+    """
+    if not read.startswith(before):
+        return None
+    start = len(before)
+    digits = _DIGITS.match(read, start, start + LENGTH_DIGITS_MAX + 1)
+    if digits is None or not read.startswith(after, digits.end()):
+        return None
+    body = read[digits.end() + len(after) :]
+    return body if len(body) == int(digits[0]) else None
+
+
+def names_media(body: bytes) -> bool:
+    """Whether ``body`` has a word without which it has neither images nor audio."""
+    return BASE64 in body or URL in body or AUDIO in body

@@ -1,4 +1,4 @@
-/* The usual read of a stream, taken without the interpreter: `pure.py` says in Python what each function does here.
+/* The usual read of a stream, and what is asked of every request, without the interpreter: `pure.py` says in Python what each function does.
  *
  * Nothing is kept outside of objects, and the types belong to the module's object: every interpreter has its own. Each
  * call holds the GIL from beginning to end, but for what `write` and `report` do. Reads are `bytes`, which can't change;
@@ -363,7 +363,8 @@ static PyType_Spec takes_spec = {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *taker; /* None or NULL: nobody */
+    PyObject *taker;    /* None or NULL: nobody */
+    PyObject *received; /* the name of what is called with a read that nobody takes; NULL before the first */
 } Reads;
 
 static PyObject *
@@ -386,7 +387,10 @@ data_received(Reads *self, PyObject *data)
             Py_RETURN_NONE;
         }
     }
-    return PyObject_CallMethod((PyObject *)self, "received", "O", data);
+    if (self->received == NULL && (self->received = PyUnicode_InternFromString("received")) == NULL) {
+        return NULL;
+    }
+    return PyObject_CallMethodOneArg((PyObject *)self, self->received, data);
 }
 
 static PyObject *
@@ -416,6 +420,7 @@ reads_dealloc(Reads *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     reads_clear(self);
+    Py_CLEAR(self->received);
     type->tp_free(self);
     Py_DECREF(type);
 }
@@ -446,6 +451,80 @@ static PyType_Spec reads_spec = {
     .basicsize = sizeof(Reads),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .slots = reads_slots,
+};
+
+/* -- what is asked of one read ------------------------------------------------------------------------------------- */
+
+#define LENGTH_DIGITS_MAX 10
+
+static PyObject *
+framed_body(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3 || !PyBytes_Check(args[1]) || !PyBytes_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "framed(read, before, after) takes bytes");
+        return NULL;
+    }
+    Py_ssize_t before = PyBytes_GET_SIZE(args[1]), after = PyBytes_GET_SIZE(args[2]);
+    if (!PyBytes_Check(args[0]) || PyBytes_GET_SIZE(args[0]) <= before + after) {
+        Py_RETURN_NONE;
+    }
+    const char *read = PyBytes_AS_STRING(args[0]);
+    const char *at = read + before, *end = read + PyBytes_GET_SIZE(args[0]);
+    if (!same(read, args[1])) {
+        Py_RETURN_NONE;
+    }
+    long long length = 0;
+    int digits = 0;
+    for (; digits < LENGTH_DIGITS_MAX && at < end && *at >= '0' && *at <= '9'; at++, digits++) {
+        length = 10 * length + (*at - '0');
+    }
+    if (!digits || (digits > 1 && read[before] == '0') || end - at < after || (after && !same(at, args[2]))) {
+        Py_RETURN_NONE;
+    }
+    if (at < end && *at >= '0' && *at <= '9') {
+        Py_RETURN_NONE; /* there are more digits than are looked at, or `after` begins with one: it can't be told where they end */
+    }
+    at += after;
+    if (end - at != length) {
+        Py_RETURN_NONE;
+    }
+    return PyBytes_FromStringAndSize(at, (Py_ssize_t)length);
+}
+
+static int
+stands(const char *at, const char *end, const char *begin, Py_ssize_t before, const char *word)
+{
+    size_t size = strlen(word);
+    return at - begin >= before && (size_t)(end - at) + (size_t)before >= size && memcmp(at - before, word, size) == 0;
+}
+
+/* By the one character of each word that text has least of: what a search for the words themselves reads one by one is
+ * passed over in strides. */
+static PyObject *
+names_media(PyObject *Py_UNUSED(module), PyObject *body)
+{
+    if (!PyBytes_Check(body)) {
+        PyErr_SetString(PyExc_TypeError, "names_media(body) takes bytes");
+        return NULL;
+    }
+    const char *begin = PyBytes_AS_STRING(body), *end = begin + PyBytes_GET_SIZE(body);
+    for (const char *at = begin; at < end && (at = memchr(at, '_', (size_t)(end - at))) != NULL; at++) {
+        if (stands(at, end, begin, 0, "_url\"") || stands(at, end, begin, 5, "input_audio")) {
+            Py_RETURN_TRUE;
+        }
+    }
+    for (const char *at = begin; at < end && (at = memchr(at, '6', (size_t)(end - at))) != NULL; at++) {
+        if (stands(at, end, begin, 4, "base64")) {
+            Py_RETURN_TRUE;
+        }
+    }
+    Py_RETURN_FALSE;
+}
+
+static PyMethodDef functions[] = {
+    {"framed", METHOD(framed_body), METH_FASTCALL, "See forebay.native.pure.framed."},
+    {"names_media", names_media, METH_O, "See forebay.native.pure.names_media."},
+    {NULL, NULL, 0, NULL},
 };
 
 /* -- the module -------------------------------------------------------------------------------------------------- */
@@ -481,6 +560,7 @@ static PyModuleDef definition = {
     .m_name = "forebay.native._relay",
     .m_doc = "forebay.native.pure in C.",
     .m_size = 0,
+    .m_methods = functions,
     .m_slots = slots,
 };
 

@@ -13,8 +13,8 @@ import httptools
 
 from forebay.adapters.upstream.exchange import HttpExchange
 from forebay.domain.chunks import FRAMES, FRAMES_END
-from forebay.native import Reads
-from forebay.ports.upstream import End, ResponseHead, Taker
+from forebay.native import Reads, framed
+from forebay.ports.upstream import End, ResponseHead, ResponseSink, Taker
 
 if TYPE_CHECKING:
     from forebay.adapters.upstream.client import Origin
@@ -173,10 +173,15 @@ class EngineConnection(Reads, asyncio.Protocol):
     def _take_known(self, data: bytes) -> bool:
         """Do without the parser if ``data`` is a head that is known, with a whole body of known length or any part of chunks."""
         exchange = self.exchange
-        end = data.find(b"\r\n\r\n") + 4
-        if end == 3 or exchange is None or exchange.head_only or (sink := exchange.sink) is None:
+        if exchange is None or exchange.head_only or (sink := exchange.sink) is None:
             return False
-        head = self.origin.heads.find(data[:end])
+        heads = self.origin.heads
+        body = framed(data, heads.before, heads.after)
+        if body is not None:
+            self._take_whole(exchange, sink, heads.last(len(body)), body)
+            return True
+        end = data.find(b"\r\n\r\n") + 4
+        head = heads.find(data[:end]) if end > 3 else None
         if head is None:
             return False
         self._keep_alive = True
@@ -192,12 +197,16 @@ class EngineConnection(Reads, asyncio.Protocol):
             return True
         if head.content_length != len(body):
             return False
+        self._take_whole(exchange, sink, head, body)
+        return True
+
+    def _take_whole(self, exchange: HttpExchange, sink: ResponseSink, head: ResponseHead, body: bytes) -> None:
+        self._keep_alive = True
         sink.head(head)
         if exchange.sink is not None:
             sink.data(body, body, True, True)
             if self.exchange is exchange:
                 self._release(exchange)
-        return True
 
     def _take_chunks(self, data: bytes) -> bool:
         """Hand on ``data`` if it is nothing but whole chunks of usual size, or those and the end."""

@@ -10,16 +10,31 @@ KNOWN_MAX = 64
 """Heads remembered of one engine; all are forgotten at once then, since most are of seconds that have passed."""
 KNOWN_BYTES_MAX = 4096
 LENGTH_DIGITS_MAX = 12
+LENGTHS_MAX = 256
+"""Remembered of the head with a length that came last: an engine's answers are often as long as some before them."""
 _LENGTH = b"\r\ncontent-length: "
 
 
 class KnownHeads:
     """What the heads of one engine mean."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_last", "_lengths", "after", "before")
 
     def __init__(self) -> None:
         self._known: dict[bytes, ResponseHead] = {}
+        self.before, self.after = b"", b"0"
+        """What stands around the length in the one with a length that came last; at first what stands nowhere (`native.pure.framed`)."""
+        self._last = ResponseHead(0, (), False, None)
+        self._lengths: dict[int, ResponseHead] = {}
+
+    def last(self, length: int) -> ResponseHead:
+        """The one between whose ``before`` and ``after`` so many bytes were said to follow."""
+        head = self._lengths.get(length)
+        if head is None:
+            if len(self._lengths) >= LENGTHS_MAX:
+                self._lengths.clear()
+            head = self._lengths[length] = _with_length(self._last, length, b"%d" % length)
+        return head
 
     def find(self, raw: bytes) -> ResponseHead | None:
         """The meaning of ``raw`` (to the end of the blank line), if it has been here before with any length."""
@@ -31,11 +46,10 @@ class KnownHeads:
         digits = raw[at:end]
         if head is None or not digits.isdigit() or len(digits) > LENGTH_DIGITS_MAX:
             return None
+        self._last, self.before, self.after = head, raw[:at], raw[end:]
+        self._lengths.clear()
         length = int(digits)
-        if length == head.content_length:
-            return head
-        headers = tuple([(name, digits) if name == b"content-length" else (name, value) for name, value in head.headers])
-        return ResponseHead(head.status, headers, False, length, head.alike)
+        return head if length == head.content_length else _with_length(head, length, digits)
 
     def remember(self, raw: bytes, head: ResponseHead) -> ResponseHead:
         """Keep what the parser said of ``raw``; returns ``head``, marked as known if it is now."""
@@ -51,3 +65,8 @@ class KnownHeads:
             self._known.clear()
         head = self._known[key] = ResponseHead(head.status, head.headers, head.chunked, head.content_length, key)
         return head
+
+
+def _with_length(head: ResponseHead, length: int, digits: bytes) -> ResponseHead:
+    headers = tuple([(name, digits) if name == b"content-length" else (name, value) for name, value in head.headers])
+    return ResponseHead(head.status, headers, False, length, head.alike)
