@@ -16,7 +16,6 @@ import numpy.typing as npt
 from forebay.demand import blocks
 from forebay.demand.arrays import Arrivals, ArrivalSource, by_time, empty, in_chunks, joined, taken
 from forebay.demand.prefixes import Prefixes
-from forebay.demand.statistics import SECONDS_MAX
 from forebay.demand.synthesis import UNSAID, bare
 from forebay.demand.trace import (
     AZURE_COLUMNS,
@@ -26,6 +25,7 @@ from forebay.demand.trace import (
     REORDER_ROWS_MAX,
     REPEATS_SHARE_MAX,
     ROW_COLUMNS,
+    SECONDS_MAX,
     TIME_COLUMNS,
     TOKENS_MAX,
     WALL_S_MAX,
@@ -33,6 +33,7 @@ from forebay.demand.trace import (
     Place,
     TraceRow,
     backwards,
+    beyond,
     columns,
     strictly,
 )
@@ -165,9 +166,7 @@ class Reader:
         if row is None:
             return None
         if row.at_s > SECONDS_MAX:
-            raise self.place.error(
-                "time", row.at_s, f"at most {SECONDS_MAX} s after the beginning: a trace has {SECONDS_MAX / 86_400:.0f} days at most"
-            )
+            raise beyond(row.at_s, self.place)
         tier = self._tiers.get(row.tier, UNSAID)
         if row.tier and tier == UNSAID:
             if not self._learning or len(self._tiers) >= TIERS_MAX:

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from forebay.demand.arrays import Arrivals
 from forebay.demand.series import RateSeries
+from forebay.demand.trace import SECONDS_MAX
 
 EXACT_TOKENS = 2048
 """Lengths below are counted each by itself, above in bins of ``BIN_RATIO``."""
 BIN_RATIO = 1.005
-SECONDS_MAX = 100_000_000
 SEASON_STEP_S = 600.0
 SEASONS_S: Mapping[str, float] = {"24h": 86_400.0, "7d": 604_800.0}
 DISPERSION_S = (1, 10, 60)

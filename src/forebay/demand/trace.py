@@ -27,6 +27,10 @@ REPEATS_SHARE_MAX = 0.01
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+SECONDS_MAX = 100_000_000
+"""Latest second of a trace: about three years."""
+UNIX_S_MIN = 1e9
+"""Seconds from here on look like Unix time (2001)."""
 TIME_COLUMNS = ("at_s", "wall_s", "timestamp")
 """Seconds of the trace, Unix time, or seconds or a date: the first of them that a row has."""
 ROW_COLUMNS = ("prompt_tokens", "output_tokens", "tier", "group", "shared_tokens")
@@ -325,7 +329,8 @@ def read(
 
 def beyond(at_s: float, place: Place) -> BadInput:
     """What is wrong with a row at ``at_s``, later than any trace lasts."""
-    return place.error("time", at_s, f"at most {SECONDS_MAX} s after the beginning ({SECONDS_MAX // 86_400} days)")
+    hint = f"; Unix time is a column {TIME_COLUMNS[1]}" if UNIX_S_MIN <= at_s <= WALL_S_MAX else ""
+    return place.error("time", at_s, f"at most {SECONDS_MAX} s after the beginning ({SECONDS_MAX // 86_400} days){hint}")
 
 
 def backwards(at_s: float, last_s: float, place: Place) -> BadInput:

@@ -118,10 +118,8 @@ def test_csv_cells_are_read_alike(cells, cuts, lenient):
 @pytest.mark.parametrize("trace_format", ["jsonl", "ledger"])
 @pytest.mark.parametrize("key", ["at_s", "wall_s", "timestamp"])
 def test_json_lines_are_read_alike(trace_format, key):
-    lines = [
-        f'{{"{key}": {1_700_000_000.25 + number}, "prompt_tokens": {number + 1}, "output_tokens": 2, "tier": "batch"}}'
-        for number in range(9)
-    ]
+    begin_s = 1_700_000_000.25 if key == "wall_s" else 90_000_000.25
+    lines = [f'{{"{key}": {begin_s + number}, "prompt_tokens": {number + 1}, "output_tokens": 2, "tier": "batch"}}' for number in range(9)]
     fast, exact, _, _ = both("\n".join(lines) + "\n", trace_format, [4])
     assert fast == exact
     assert len(fast) == 9
@@ -229,4 +227,9 @@ def test_a_time_beyond_any_trace_is_a_broken_row_that_names_its_line():
         list(Reader("csv", "f.csv", None).read([lines]))
     lenient = Reader("csv", "f.csv", None, lenient=True)
     assert [float(at_s) for chunk in lenient.read([lines]) for at_s in chunk.at_s] == [0.0, 6.0]
-    assert lenient.counts.skipped == 1
+    assert lenient.counts.broken == 1
+
+
+def test_unix_time_in_the_column_of_seconds_is_told_where_it_belongs():
+    with pytest.raises(BadInput, match=r"f\.jsonl:1: time: .*Unix time is a column wall_s"):
+        list(Reader("jsonl", "f.jsonl", None).read([b'{"at_s": 1700000000, "prompt_tokens": 1, "output_tokens": 2}\n']))
