@@ -30,8 +30,6 @@ DEFAULT_CV = 2.0
 """Of gaps drawn for a published rate: over ten seconds it gives the dispersion, 3.9, of Azure's conversations of 2023."""
 LENGTH_ROWS_MAX = 2_000_000
 """Rows of a ``--lengths`` trace that lengths are drawn from: its first ones."""
-SECONDS_MAX = 100_000_000
-"""Longest trace of requests, three years: arrivals are counted by the second when it is opened."""
 
 
 class OpenedTrace:
@@ -243,8 +241,6 @@ def _counted(rows: ArrivalSource, wanted: _Wanted) -> tuple[npt.NDArray[np.float
     for chunk in rows:
         last_s = float(chunk.at_s[-1])
         grouped = grouped or bool(np.any(chunk.group >= 0))
-        if last_s > SECONDS_MAX:
-            raise BadInput(f"{wanted.path}: a row at {format_duration(last_s)}; a trace has at most {format_duration(SECONDS_MAX)}")
         inside = chunk.at_s[slice(*np.searchsorted(chunk.at_s, (wanted.start_s, wanted.start_s + wanted.duration_s)))]
         if len(inside):
             more = np.bincount((inside - wanted.start_s).astype(np.int64))

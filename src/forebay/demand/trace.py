@@ -28,7 +28,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 SECONDS_MAX = 100_000_000
-"""Latest second of a trace: about three years."""
+"""Latest second of a trace, about three years: arrivals are counted by the second when it is opened."""
 UNIX_S_MIN = 1e9
 """Seconds from here on look like Unix time (2001)."""
 TIME_COLUMNS = ("at_s", "wall_s", "timestamp")

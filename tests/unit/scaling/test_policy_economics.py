@@ -60,7 +60,7 @@ def test_a_spike_too_rare_to_pay_for_is_not_paid_for():
 def test_a_longer_start_widens_the_band_between_starting_and_keeping():
     counts = seen(*[0.9, 1.1] * 25)
     widths = []
-    for cold_start_s in (0.0, 360.0, 450.0, 3600.0):
+    for cold_start_s in (150.0, 360.0, 450.0, 3600.0):
         start, keep = headrooms(counts, prices(Scaling(), SLO, 3.2, cold_start_s))
         widths.append(keep - start)
     assert 0 < widths[0] <= widths[1] < widths[2] <= widths[3]
@@ -74,7 +74,7 @@ def test_a_band_that_is_set_stands_for_the_usual_one_and_a_wider_one_starts_late
         start, keep = headrooms(counts, found)
         assert before is None or (start <= before[0] and keep >= before[1])
         before = start, keep
-    assert prices(Scaling(start_share=0.4), SLO, 3.2, 0.0) == prices(Scaling(), SLO, 3.2, 0.0)
+    assert prices(Scaling(start_share=0.5), SLO, 3.2, 0.0) == prices(Scaling(), SLO, 3.2, 0.0)
 
 
 @pytest.mark.parametrize(
