@@ -35,7 +35,7 @@ swallow all; and even the shortest start is a change, which is worth avoiding wh
 scale-in (`scale_in.calm_s`) then damps less."""
 QUICK_S, SLOW_S = 90.0, 360.0
 """Cold starts between which what is prudent changes: for as long as a start what was decided wrongly goes on costing."""
-AIM_QUICK, AIM_SLOW = 0.995, 0.95
+AIM_QUICK, AIM_SLOW = 0.99, 0.95
 """Of the allowed share: what misses are steered to."""
 MOVED_MIN_QUICK, MOVED_MIN_SLOW = 0.85, 0.95
 """Of the fair price (`scaling.fair`). Calm days must not make the misses of the next burst cheap, so it is lowered by little."""

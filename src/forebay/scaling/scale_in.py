@@ -27,7 +27,7 @@ QUIET_WAITING_PER_REPLICA = 0.5
 CALM_STARTS = 2.0
 CALM_S_MIN, CALM_S_MAX = 60.0, 300.0
 """With an outlook, the calm before a scale-in lasts CALM_STARTS cold starts: for about so long it costs something if load comes back."""
-GATHER_S_QUICK, GATHER_S_SLOW = 360.0, 60.0
+GATHER_S_QUICK, GATHER_S_SLOW = 400.0, 60.0
 """With an outlook, few more or fewer replicas wait after the last change of that kind, and are then one change: as many steps as would
 have been made meanwhile. The sooner a start serves, the more of the changes come to nothing, and the less it costs to wait."""
 
