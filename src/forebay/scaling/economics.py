@@ -28,7 +28,7 @@ from forebay.spec.types import Scaling, Slo
 STEEPNESS = 7.0
 """Growth of the logarithm of misses with use: measured on the simulated fleet (Llama-3.1-70B on H200, conversation lengths) from
 1 % of misses to a third of them."""
-START_SHARES = ((90.0, 0.5), (150.0, 0.4), (360.0, 0.4), (540.0, 0.6))
+START_SHARES = ((90.0, 0.5), (150.0, 0.45), (360.0, 0.45), (540.0, 0.6))
 """By the cold start: the part of the price that the start's cost moves, between the lines. A start is paid off over a quarter of an hour:
 over the recorded weeks that costs no more GPU-hours than an hour, and halves the changes. With starts as long as that the band would
 swallow all; and even the shortest start is a change, which is worth avoiding where that costs nothing, the more so as the calm before a
