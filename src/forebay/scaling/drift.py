@@ -17,8 +17,14 @@ from forebay.scaling.arrivals import summed
 from forebay.scaling.memory import Bucket
 from forebay.scaling.spread import Values
 
-TRAITS = 5
+TRAITS = 6
 """That each regression goes by."""
+SLIGHT = 0.08
+"""Of a logarithm: a level that differs from the one before by less is mostly noise, and by more is mostly a new level. The two are told
+apart by a trait that ends here; that, and how far the level moved as a trait of swing, is worth 0.1 to 0.3 % of what is held over the
+recorded weeks."""
+STRETCH = 5.0
+"""Times what is so small by its bound, as the ridge would else hold it down for days."""
 OUTCOMES_KEPT = 5760.0
 """Outcomes that regressions remember: four days of minutes."""
 RIDGE_DRIFT, RIDGE_SWING = 5.0, 10.0
@@ -49,7 +55,8 @@ class Traits(msgspec.Struct, frozen=True):
     """The shape of demand now."""
 
     drift: tuple[float, ...]
-    """Logarithms: level ÷ mean of a quarter of an hour, that ÷ mean of an hour, level ÷ the level before, last minute ÷ level, growth."""
+    """Logarithms: level ÷ mean of a quarter of an hour, that ÷ mean of an hour, level ÷ the level before, last minute ÷ level, growth, and
+    once more level ÷ the level before, within SLIGHT and times STRETCH."""
     above_usual: float
     """Logarithm of level ÷ mean of a day."""
 
@@ -77,7 +84,7 @@ class Regressions:
         """(log of came ÷ expected, the spread around it, what `learn` will need) for demand that has these ``traits`` now."""
         drifts = np.array(traits.drift)
         restless = np.log((self._lately + RESTLESS_FLOOR) / (SWING_FIRST / PER_MEAN + RESTLESS_FLOOR))
-        swings = np.array((1.0, *restless, traits.above_usual, abs(traits.drift[0])))
+        swings = np.array((1.0, *restless, traits.above_usual, abs(traits.drift[0]), abs(traits.drift[2])))
         of_drift, of_swing = np.linalg.solve(self._squares + _RIDGES, self._cross[:, :, None])[:, :, 0]
         drift = min(DRIFT_MAX, max(-DRIFT_MAX, float(drifts @ of_drift)))
         first = math.log(SWING_FIRST / PER_MEAN)
@@ -115,7 +122,9 @@ def traits(level: float, growth: float, buckets: Sequence[Bucket], now_s: float,
     quarter = _mean(buckets, now_s, WINDOW_S, 0.0)
     before = _mean(buckets, now_s, 2 * BEFORE_S, BEFORE_S)
     minute = _mean(buckets, now_s, 60.0, 0.0)
-    drift = (_log(level, quarter), _log(quarter or level, of_hour), _log(level, before), _log(minute or level, level), _log(growth, 1.0))
+    moved = _log(level, before)
+    slight = STRETCH * min(SLIGHT, max(-SLIGHT, moved))
+    drift = (_log(level, quarter), _log(quarter or level, of_hour), moved, _log(minute or level, level), _log(growth, 1.0), slight)
     return Traits(drift, _log(level, of_day))
 
 

@@ -11,7 +11,7 @@ from forebay.scaling import drift
 from forebay.scaling.memory import BUCKET_S, Bucket
 
 CALM = drift.Traits((0.0,) * drift.TRAITS, 0.0)
-ABOVE = drift.Traits((0.4, 0.0, 0.0, 0.0, 0.0), 0.0)
+ABOVE = drift.Traits((0.4, 0.0, 0.0, 0.0, 0.0, 0.0), 0.0)
 
 
 def taught(outcomes, traits=ABOVE):
@@ -37,6 +37,28 @@ def test_a_level_above_its_mean_that_always_falls_back_is_expected_to():
 
 def test_a_level_that_goes_on_climbing_is_expected_to_climb():
     assert taught([1.3] * 600).told(ABOVE)[0] > 0.2
+
+
+def test_slight_moves_that_fall_back_are_noise_while_large_ones_stay():
+    """A level that moved by 5 % is back at the horizon, one that moved by 40 % is not: one slope could not say both."""
+    slight, large = (drift.Traits((0.0, 0.0, moved, 0.0, 0.0, drift.STRETCH * min(moved, drift.SLIGHT)), 0.0) for moved in (0.05, 0.4))
+    found = drift.Regressions()
+    for _ in range(600):
+        for traits, strayed in ((slight, -0.05), (large, 0.0)):
+            told, _, noted = found.told(traits)
+            found.learn(math.exp(strayed - told), noted, 1.0)
+    assert -0.05 < found.told(slight)[0] < -0.03
+    assert found.told(large)[0] == pytest.approx(0.0, abs=0.02)
+
+
+def test_a_level_that_moved_far_is_less_sure_than_one_that_stood():
+    found = drift.Regressions()
+    stood, moved = CALM, drift.Traits((0.0, 0.0, 0.4, 0.0, 0.0, drift.STRETCH * drift.SLIGHT), 0.0)
+    for _ in range(300):
+        for traits, strayed in ((stood, 0.03), (moved, 0.3), (stood, -0.03), (moved, -0.3)):
+            told, _, noted = found.told(traits)
+            found.learn(math.exp(strayed - told), noted, 1.0)
+    assert found.told(moved)[1] > 1.5 * found.told(stood)[1]
 
 
 def test_restless_outcomes_widen_the_swing_and_steady_ones_narrow_it():
@@ -79,10 +101,11 @@ def test_drift_and_swing_are_bounded_whatever_came(ratios, shape):
 def test_the_shape_is_read_off_the_last_minutes_and_hours():
     buckets = [Bucket(at * BUCKET_S, BUCKET_S, BUCKET_S * (10.0 if at < 72 else 20.0)) for at in range(90)]
     found = drift.traits(20.0, 1.0, buckets, 900.0, np.full(288, 10.0), 300.0)
-    level, hour, before, minute, growth = found.drift
+    level, hour, before, minute, growth, slight = found.drift
     assert level == pytest.approx(math.log(20 / 12), abs=0.02)
     assert hour == pytest.approx(math.log(1.2), abs=0.02)
     assert before == pytest.approx(math.log(2.0), abs=0.02)
+    assert slight == drift.STRETCH * drift.SLIGHT
     assert minute == growth == 0.0
     assert found.above_usual == pytest.approx(math.log(2.0))
 
