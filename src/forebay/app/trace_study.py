@@ -9,9 +9,10 @@ import numpy as np
 
 from forebay.app.trace_files import format_of
 from forebay.app.traces import open_arrivals, read_series
+from forebay.demand.counts import Counts
 from forebay.demand.series import RateSeries
 from forebay.demand.statistics import LengthCounts, Meter, TraceStatistics, of_series
-from forebay.demand.trace import RATE_FORMATS, Counts
+from forebay.demand.trace import RATE_FORMATS
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_span
 

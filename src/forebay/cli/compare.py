@@ -9,6 +9,7 @@ import typer
 from forebay.app.lab.over_cores import cores
 from forebay.cli import lab_options as options
 from forebay.cli import lab_output
+from forebay.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from forebay.app.lab.candidates import Candidate
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from forebay.app.lab.world import Prepared
 
 
-@lab_output.stoppable()
+@stoppable()
 def command(
     spec: options.SpecFile,
     trace: options.Trace,
@@ -66,9 +67,10 @@ def command(
     from forebay.app.lab.policies import chosen
     from forebay.app.lab.world import prepared
 
-    options.check_outputs(json, html)
+    options.check_outputs(given)
     names = chosen("--policies", policies)
     request = options.request(spec, pool, options.trace_options(given), given)
+    lab_output.warn_of_seeds(request, seeds)
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
     rivals = None

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from forebay.app import outputs
 from forebay.app.config import load
 from forebay.app.lab.actuating import parse_actuator
 from forebay.app.lab.faults import parse_faults
@@ -30,7 +31,7 @@ SpecFile = Annotated[
     Path, typer.Option("--spec", "-c", metavar="FILE", help="A configuration (any forebay.yaml): its pool, promise, profile and bounds.")
 ]
 PoolName = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Which pool of it, where there are several.")]
-Trace = Annotated[str, typer.Option("--trace", metavar="FILE", help="Recorded arrivals, plain or gzip.")]
+Trace = Annotated[str, typer.Option("--trace", metavar="FILE", help="Recorded arrivals, plain or gzip; or a state folder of `forebay up`.")]
 TraceFormat = Annotated[str, typer.Option("--trace-format", help=f"{' | '.join(TRACE_FORMATS)}; auto looks at the first line.")]
 Lengths = Annotated[
     str | None,
@@ -56,7 +57,9 @@ RateNoise = Annotated[
     float, typer.Option("--noise", min=0.0, max=1.0, help="For traces of rates: stray from minute to minute, such as 0.05.")
 ]
 GapCv = Annotated[float, typer.Option("--cv", min=0.0, max=100.0, help="For traces of rates: how bursty arrivals are; 1 is Poisson.")]
-Lenient = Annotated[bool, typer.Option("--lenient", help="Skip and count broken rows instead of stopping at the first.")]
+Lenient = Annotated[
+    bool, typer.Option("--lenient", help="Skip and count broken rows instead of stopping at the first; sort rows a little out of order.")
+]
 ColdStart = Annotated[
     str | None,
     typer.Option(
@@ -157,6 +160,7 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         )
     declared = load(spec)
     chosen = chosen_pool(declared, pool, spec)
+    trace = _of_history(trace, chosen.name)
     names = [tier.name for tier in declared.tiers]
     for tier, _ in trace.tiers:
         if tier not in names:
@@ -201,6 +205,14 @@ def trace_options(given: dict[str, Any]) -> TraceOptions:
         gap_cv=given["cv"],
         column=given["column"],
     )
+
+
+def _of_history(trace: TraceOptions, pool: str) -> TraceOptions:
+    """``trace``, with what was recorded of ``pool`` where it names a state folder."""
+    from forebay.app.lab import recorded  # numpy and its like: not for verbs that don't play
+
+    path = Path(trace.path)
+    return msgspec.structs.replace(trace, recorded=recorded.read(path, pool)) if recorded.holds_history(path) else trace
 
 
 NO_TRACE: dict[str, Any] = {
@@ -302,11 +314,19 @@ def _with_cold_start(pool: Pool, text: str | None) -> Pool:
     return msgspec.structs.replace(pool, scaling=msgspec.structs.replace(pool.scaling, cold_start_s=seconds))
 
 
-def check_outputs(json: str | None, html: Path | None) -> None:
-    """Raises BadInput, before an hour of work is done, where a result could not be left."""
-    output.check_json(json)
-    if html is not None and (html.is_dir() or not html.resolve().parent.is_dir()):
-        raise BadInput(f"--html: found {str(html)!r}, allowed: a file in a folder that exists")
+def check_outputs(given: dict[str, Any]) -> None:
+    """Raises BadInput, before an hour of work is done, where a result could not be left, or would take the place of what is read.
+
+    ``given``: json, html, spec, trace (or history), lengths, as they were given.
+    """
+    html, read = given["html"], given.get("trace") or given.get("history")
+    output.check_json(given["json"])
+    if html is not None:
+        outputs.check("--html", html)
+    inputs = {"the trace": read, "what --lengths names": given.get("lengths"), "the configuration": given["spec"]}
+    outputs.check_apart(
+        {"--json": output.file_of(given["json"]), "--html": html}, {what: Path(name) for what, name in inputs.items() if name is not None}
+    )
 
 
 def _hint(name: str, known: tuple[str, ...] | list[str]) -> str:

@@ -157,7 +157,7 @@ def lengths_from(lengths: Path | None, trace: "TracePart | None") -> Path | None
     return None if format_of(trace.path, trace.trace_format) in RATE_FORMATS else trace.path
 
 
-def measured_rate(spec: Path, name: str | None, lengths: Path | None, peak_per_s: float) -> "ReplicaRate | None":
+def measured_rate(spec: Path, name: str | None, lengths: Path | None, lenient: bool, peak_per_s: float) -> "ReplicaRate | None":
     """What one replica of the pool serves with these lengths; None where there are none, no profile, or a declared rate stands."""
     pool = _pool(spec, name)
     if lengths is None or pool.profile is None or pool.scaling.replica_rate_per_s is not None:
@@ -168,7 +168,7 @@ def measured_rate(spec: Path, name: str | None, lengths: Path | None, peak_per_s
     tiers = sorted(load(spec).tiers, key=lambda tier: tier.rank)
     rate_per_s = pool_capacity(pool).rate_per_s
     replicas = math.ceil(peak_per_s / rate_per_s) if rate_per_s else 0
-    sampler = length_sampler(lengths, (pool.scaling.prompt_tokens, pool.scaling.output_tokens))
+    sampler = length_sampler(lengths, (pool.scaling.prompt_tokens, pool.scaling.output_tokens), lenient)
     return measured(pool, tiers, sampler, replicas or REPLICAS_MAX // 2, time.process_time)
 
 
@@ -190,6 +190,8 @@ class Rates(msgspec.Struct, frozen=True):
 
     bucket_s: Fraction
     per_s: list[float]
+    told: tuple[str, ...] = ()
+    """What became of rows that were not taken as they stand."""
 
 
 def rates_of(wanted: TracePart) -> Rates:
@@ -219,4 +221,4 @@ def rates_of(wanted: TracePart) -> Rates:
             f"--bucket: found {format_duration(float(wanted.bucket_s))}, allowed: at most {BUCKETS_MAX:,} of them in the trace's "
             f"{format_duration(trace.duration_s)}"
         )
-    return Rates(wanted.bucket_s, [float(rate) for rate in trace.series(float(wanted.bucket_s)).values])
+    return Rates(wanted.bucket_s, [float(rate) for rate in trace.series(float(wanted.bucket_s)).values], tuple(trace.counts.told()))

@@ -9,8 +9,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from forebay.app import outputs
 from forebay.cli import output, trace_edit, trace_make
-from forebay.cli.trace_words import FORMATS, duration_s, skipped
+from forebay.cli.stopping import stoppable
+from forebay.cli.trace_words import FORMATS, duration_s, say_counts
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration
 
@@ -23,6 +25,7 @@ app.command("edit")(trace_edit.command)
 
 
 @app.command("stats")
+@stoppable()
 def stats(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, plain or gzip.")],
     trace_format: Annotated[str, typer.Option(help=f"{' | '.join(FORMATS)}; auto looks at the first line.")] = "auto",
@@ -40,8 +43,11 @@ def stats(
     from forebay.app.trace_study import studied  # numpy and its like: not for verbs that don't count
 
     output.check_json(json)
-    if png is not None and (png.suffix != ".png" or not png.resolve().parent.is_dir()):
-        raise BadInput(f"--png: found {str(png)!r}; allowed: a name that ends in .png, in a folder that exists")
+    if png is not None:
+        if png.suffix != ".png":
+            raise BadInput(f"--png: found {str(png)!r}; allowed: a name that ends in .png, in a folder that exists")
+        outputs.check("--png", png)
+    outputs.check_apart({"--json": output.file_of(json), "--png": png}, {"the trace": file})
     span = (duration_s("--start", start), None if duration is None else duration_s("--duration", duration))
     console = output.console(stderr=True)
     columns = (TextColumn("reading {task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
@@ -55,7 +61,7 @@ def stats(
 
         draw(study, png)
     output.console(stderr=json == "-").print(render(study.statistics))
-    skipped(study.counts)
+    say_counts(study.counts)
 
 
 def render(found: "TraceStatistics") -> RenderableType:

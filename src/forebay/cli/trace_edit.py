@@ -6,12 +6,15 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from forebay.app import outputs
 from forebay.cli import output
-from forebay.cli.trace_words import FORMATS, duration_s, skipped, weights
+from forebay.cli.stopping import stoppable
+from forebay.cli.trace_words import FORMATS, duration_s, say_counts, weights
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_bytes, format_duration
 
 
+@stoppable()
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, plain or gzip.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="NAME.csv, NAME.jsonl, or either with .gz.")],
@@ -47,8 +50,8 @@ def command(
     - `merge with=FILE [from=0s]`: FILE as well
     """
     given = weights("--tiers", tiers)
-    if out.resolve() == file.resolve():
-        raise BadInput(f"--out: {str(out)!r} is the trace itself; name another file")
+    outputs.check("--out", out)
+    outputs.check_apart({"--out": out}, {"the trace itself": file, "what --lengths names": lengths})
     span = (duration_s("--start", start), None if duration is None else duration_s("--duration", duration))
     options: dict[str, Any] = {
         "lengths": lengths,
@@ -77,6 +80,7 @@ def _edit(
     others: list[OpenedTrace] = []
 
     def another(name: str) -> OpenedTrace:
+        outputs.check_apart({"--out": out}, {"a trace that --do names": Path(name)})
         other = open_arrivals(Path(name), "auto", tiers=trace.tiers, start_s=0.0, duration_s=None, **options)
         if other.tiers != trace.tiers:
             raise BadInput(f"{name} names tiers ({', '.join(other.tiers)}) and {file} doesn't: give --tiers TIER=WEIGHT,… with all of them")
@@ -94,4 +98,7 @@ def _edit(
         )
     length = format_duration(changed.duration_s)
     console.print(f"{out}: {rows:,} requests over {length}, {format_bytes(size)}", markup=False, highlight=False)
-    skipped(trace.counts)
+    say_counts(trace.counts)
+    say_counts(trace.lengths_counts, str(options["lengths"]))
+    for other in others:
+        say_counts(other.counts, other.name)

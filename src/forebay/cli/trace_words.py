@@ -1,10 +1,11 @@
-"""Words that the verbs of ``forebay trace`` share: formats, durations, weights of tiers, and what was skipped."""
+"""Words that the verbs of ``forebay trace`` share: formats, durations, weights of tiers, and what became of rows."""
 
 import sys
 from collections.abc import Callable
 
+from forebay.demand.counts import Counts
 from forebay.demand.trace import FORMATS as REQUEST_FORMATS
-from forebay.demand.trace import RATE_FORMATS, Counts
+from forebay.demand.trace import RATE_FORMATS
 from forebay.domain.errors import BadInput
 from forebay.domain.units import parse_duration_s
 
@@ -35,10 +36,7 @@ def weights(option: str, text: str, check: Callable[[str], object] = str) -> dic
     return found
 
 
-def skipped(counts: Counts) -> None:
-    """Say on stderr which rows were left out, if any."""
-    kinds = {"failed in the trace": counts.failures, "broken": counts.broken, "too far out of order": counts.late}
-    told = ", ".join(f"{number} {what}" for what, number in kinds.items() if number)
-    if told:
-        first = f"; the first broken one: {counts.first_problem}" if counts.first_problem else ""
-        print(f"rows skipped: {told}{first}", file=sys.stderr)
+def say_counts(counts: Counts, of: str = "") -> None:
+    """Say on stderr which rows were left out or put in order, if any; ``of``: of which file, where there are several."""
+    for told in counts.told():
+        print(f"{of}: {told}" if of else told, file=sys.stderr)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from forebay.demand.counts import HOUR_S, SUMMER_TIME, Counts
 from forebay.demand.prefixes import BLOCK_TOKENS, Prefixes
 from forebay.domain.errors import BadInput
 
@@ -21,7 +22,6 @@ TOKENS_MAX = 10_000_000
 REORDER_ROWS_MAX = 4096
 """Rows held back in lenient reading to put them in order."""
 FOUND_CHARS_MAX = 80
-HOUR_S = 3600.0
 REPEATS_SHARE_MAX = 0.01
 """An Azure trace ticks in microseconds: a row or two in a million come again by chance, more of them are copies."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,25 +50,6 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False):
     """Requests of one group share a prefix; -1: none."""
     shared_tokens: int = 0
     """Leading prompt tokens shared with earlier requests of the group."""
-
-
-class Counts:
-    """What reading a trace came to; kept up to date while rows are read."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.failures = 0
-        """Requests that the trace itself says had failed (BurstGPT: no response tokens); skipped."""
-        self.broken = 0
-        """Rows skipped in lenient reading."""
-        self.late = 0
-        """Rows skipped in lenient reading since they were out of order by more than the window."""
-        self.first_problem = ""
-
-    def skip(self, problem: BadInput) -> None:
-        """One broken row more."""
-        self.broken += 1
-        self.first_problem = self.first_problem or str(problem)
 
 
 class SinceFirst:
@@ -323,8 +304,9 @@ def read(
     if trace_format not in FORMATS:
         raise BadInput(f"trace format {trace_format!r}; allowed: {', '.join(FORMATS)}")
     counts = counts or Counts()
-    parsed = _parsed(lines, FORMATS[trace_format], Place(name, columns), lenient, counts)
-    return _reordered(parsed, counts) if lenient else parsed
+    place = Place(name, columns)
+    parsed = _parsed(lines, FORMATS[trace_format], place, lenient, counts)
+    return _reordered(parsed, counts, place) if lenient else parsed
 
 
 def beyond(at_s: float, place: Place) -> BadInput:
@@ -336,7 +318,7 @@ def beyond(at_s: float, place: Place) -> BadInput:
 def backwards(at_s: float, last_s: float, place: Place) -> BadInput:
     """What is wrong with a row at ``at_s`` after one at ``last_s``."""
     hour = place.since.origin_us is not None and 0 < last_s - at_s <= HOUR_S
-    hint = "; does summer time end here? write times in UTC or with their zone" if hour else ""
+    hint = SUMMER_TIME if hour else ""
     return place.error("time goes back", at_s, f"rows in order of time: {last_s} s or later{hint}")
 
 
@@ -377,14 +359,18 @@ def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bo
         yield row
 
 
-def _reordered(rows: Iterable[TraceRow], counts: Counts) -> Iterator[TraceRow]:
+def _reordered(rows: Iterable[TraceRow], counts: Counts, place: Place) -> Iterator[TraceRow]:
     held: list[tuple[float, int, TraceRow]] = []
-    given_s = 0.0  # The first row is second 0 where rows have dates: what is dated before it belongs to no span.
+    given_s = latest_s = 0.0  # The first row is second 0 where rows have dates: what is dated before it belongs to no span.
     for number, row in enumerate(rows):
+        if row.at_s < latest_s:
+            counts.went_back(latest_s - row.at_s, place.since.origin_us is not None)
+        latest_s, behind = max(latest_s, row.at_s), row.at_s < latest_s
         if row.at_s < given_s:
             counts.late += 1
             counts.rows -= 1
             continue
+        counts.sorted += behind
         heapq.heappush(held, (row.at_s, number, row))
         if len(held) > REORDER_ROWS_MAX:
             given_s, _, first = heapq.heappop(held)

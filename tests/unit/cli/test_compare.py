@@ -156,7 +156,7 @@ def test_where_nothing_came_before_it_is_said_that_tuning_flatters(tmp_path):
         (["--peers"], "--peers: found no --weights-bandwidth"),
         (["--weights-bandwidth", "10GB"], "such as 10GB/s"),
         (["--scrape-delay", "x"], "--scrape-delay"),
-        (["--html", "no-such-folder/page.html"], "a file in a folder that exists"),
+        (["--html", "no-such-folder/page.html"], "name a file in a folder that exists"),
         (["--json", "no-such-folder/numbers.json"], "No such file or directory"),
     ],
 )

@@ -140,7 +140,7 @@ def test_edit_makes_changes_in_order_and_keeps_the_calendar(tmp_path):
     assert len(rows) == 400
     with pytest.raises(BadInput, match='did you mean "spike"'):
         run("edit", path, "-o", out, "--do", "spik at=1h")
-    with pytest.raises(BadInput, match="is the trace itself"):
+    with pytest.raises(BadInput, match="which is the trace itself"):
         run("edit", path, "-o", path)
 
 

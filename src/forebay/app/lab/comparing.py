@@ -10,6 +10,7 @@ from forebay.app.lab import candidates, lead_in, summaries
 from forebay.app.lab.advice import advice
 from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.over_cores import over_cores
+from forebay.app.lab.playing import play_one
 from forebay.app.lab.policies import make
 from forebay.app.lab.summaries import Yardstick
 from forebay.app.lab.world import Prepared, opened, scenario
@@ -17,8 +18,7 @@ from forebay.demand.arrays import ArrivalSource
 from forebay.domain.scaling import Policy
 from forebay.simulation.clairvoyant import Bound, clairvoyant
 from forebay.simulation.fast import FastFleet
-from forebay.simulation.lab import play
-from forebay.simulation.values import PolicySummary, RunResult, Scenario
+from forebay.simulation.values import PolicySummary, RunResult
 
 SECONDS_PER_HOUR = 3600.0
 TUNED = " (tuned)"
@@ -162,22 +162,6 @@ def work(task: Task, tell: Tell) -> RunResult | Bound:
     return result if task.timeline else msgspec.structs.replace(result, timeline=())
 
 
-def play_one(ready: Prepared, world: Scenario, policy: Policy, name: str, seed: int, tell: Tell) -> RunResult:
-    """``policy`` in ``world``, over the arrivals of ``ready``."""
-    request = ready.request
-    return play(
-        world,
-        policy,
-        opened(request, seed, request.trace.start_s, request.trace.duration_s).source(),
-        name=name,
-        fleet=FastFleet,
-        cpu_clock=time.process_time,
-        progress=tell,
-        past=ready.past,
-        pool=request.pool.name,
-    )
-
-
 def speed(run: RunResult) -> dict[str, float]:
     """How fast the simulator was, decisions left out (they are the policy's)."""
     return {
@@ -209,5 +193,6 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "advice": comparison.advice(),
         "notes": list(ready.notes),
         "skipped_rows": ready.skipped_rows,
+        "sorted_rows": ready.sorted_rows,
         "policies": [summaries.as_json(line, comparison.runs[line.name]) for line in comparison.summaries],
     }
