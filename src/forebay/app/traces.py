@@ -20,7 +20,7 @@ from forebay.demand.counts import Counts
 from forebay.demand.intensity import Intensity
 from forebay.demand.lengths import FromRows, LengthSampler, Lognormal
 from forebay.demand.series import RateSeries
-from forebay.demand.trace import RATE_FORMATS
+from forebay.demand.trace import RATE_FORMATS, SECONDS_MAX
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_span
 from forebay.loadgen.files import lines
@@ -163,7 +163,9 @@ def open_arrivals(
     """
     if not 0 < rate_scale < math.inf:
         raise BadInput(f"rate scale: found {rate_scale}, allowed: a number above 0")
-    if not 0 <= start_s < math.inf or (duration_s is not None and not duration_s > 0):
+    if start_s > SECONDS_MAX:
+        raise BadInput(f"span: found a beginning {start_s:.4g} s after the trace's; allowed: up to {SECONDS_MAX} s, longer than any trace")
+    if not start_s >= 0 or (duration_s is not None and not duration_s > 0):
         raise BadInput(f"span: found {duration_s} s from {start_s} s; allowed: a duration above 0, from 0 s or later")
     if not (0 <= cv < math.inf and 0 <= noise < math.inf):
         raise BadInput(f"variation: found {cv} of gaps and {noise} of the rate, allowed: numbers of at least 0")

@@ -63,8 +63,7 @@ def command(
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab import tuning  # the simulator: nothing that another verb should wait for
-    from forebay.app.lab.policies import chosen
+    from forebay.app.lab.policies import chosen  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
@@ -73,13 +72,18 @@ def command(
     lab_output.warn_of_seeds(request, seeds)
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
-    rivals = None
-    if tuned:
-        with lab_output.told_bar() as (doing, tell):
-            rivals = tuning.rivals(ready, names, jobs=jobs or cores(), doing=doing, tell=tell)
+    rivals = _rivals(ready, names, jobs) if tuned else None
+    if rivals:
         ready = msgspec.structs.replace(ready, notes=(*ready.notes, rivals.note))
     found = _played(ready, names, [choice.chosen for choice in rivals.choices] if rivals else [], given)
     _deliver(found, rivals, json, html)
+
+
+def _rivals(ready: "Prepared", names: list[str], jobs: int) -> "Rivals":
+    from forebay.app.lab import tuning
+
+    with lab_output.told_bar() as (doing, tell):
+        return tuning.rivals(ready, names, jobs=jobs or cores(), doing=doing, tell=tell)
 
 
 def _deliver(found: "Comparison", rivals: "Rivals | None", json: str | None, html: Path | None) -> None:

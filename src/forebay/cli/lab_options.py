@@ -14,6 +14,7 @@ from forebay.app.lab.request import LabRequest, TraceOptions
 from forebay.cli import output
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, parse_duration_s, parse_size_bytes
+from forebay.simulation.lab_scenario import SCRAPE_DELAY_S_MAX
 from forebay.simulation.values import Dispatch, Order, Queueing
 from forebay.spec.problems import did_you_mean, listed
 from forebay.spec.types import Pool, Spec
@@ -21,6 +22,7 @@ from forebay.spec.types import Pool, Spec
 TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
 SCALE_MAX = 1e6
+WEIGHT_MAX = 1e9
 COLD_START_S_MAX = 86_400.0
 """Slower than that no start is: it is a mistake in the unit."""
 
@@ -181,7 +183,7 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         start_cv=world["start_cv"],
         shared_bandwidth_bytes_per_s=_bandwidth("--weights-bandwidth", world["weights_bandwidth"]),
         peer_to_peer=world["peers"],
-        scrape_delay_s=duration_s("--scrape-delay", world["scrape_delay"]),
+        scrape_delay_s=_scrape_delay_s(world["scrape_delay"]),
     )
 
 
@@ -295,12 +297,20 @@ def weights(option: str, text: str) -> tuple[tuple[str, float], ...]:
             weight = float(value)
         except ValueError:
             weight = -1.0
-        if not name.strip() or name.strip() in found or not 0 < weight < float("inf"):
+        if not name.strip() or name.strip() in found or not 0 < weight <= WEIGHT_MAX:
             raise BadInput(
-                f"{option}: found {part!r}, allowed: TIER=WEIGHT, each tier once, weights above 0, such as interactive=0.8,batch=0.2"
+                f"{option}: found {part!r}, allowed: TIER=WEIGHT, each tier once, weights above 0 to {WEIGHT_MAX:g}, such as "
+                "interactive=0.8,batch=0.2"
             )
         found[name.strip()] = weight
     return tuple(found.items())
+
+
+def _scrape_delay_s(text: str) -> float:
+    seconds = duration_s("--scrape-delay", text)
+    if seconds > SCRAPE_DELAY_S_MAX:
+        raise BadInput(f"--scrape-delay: found {text!r}, allowed: at most {format_duration(SCRAPE_DELAY_S_MAX)}")
+    return seconds
 
 
 def _with_cold_start(pool: Pool, text: str | None) -> Pool:

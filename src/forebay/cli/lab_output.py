@@ -17,7 +17,7 @@ from rich.text import Text
 
 from forebay.app.report.content import format_hours
 from forebay.cli import output
-from forebay.cli.stopping import INTERRUPTED
+from forebay.cli.stopping import code
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_share
 
@@ -122,9 +122,9 @@ def deliver(found: "Comparison", json: str | None, html: Path | None, value: Any
                 left.append(json)
         if json != "-":
             show(found, html if html is not None and str(html) in left else None)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(f"stopped; written: {', '.join(left) or 'nothing'}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(code(stop)) from None
     if problems:
         raise BadInput("\n".join(map(str, problems)))
 
@@ -218,7 +218,7 @@ def _title(comparison: "Comparison") -> str:
     ready = comparison.ready
     slo, found = ready.request.pool.slo, ready.survey
     return (
-        f"{ready.request.pool.name}: {found.requests:,} requests in {format_duration(ready.duration_s)} "
+        f"{ready.request.pool.name}: {found.requests:,} request{'s' * (found.requests != 1)} in {format_duration(ready.duration_s)} "
         f"({found.mean_per_s:.4g}/s, busiest minute {found.peak_per_s:.4g}/s); promised to {100 * slo.attainment:g} %: "
         f"first token {format_duration(slo.ttft_s)}, {format_duration(slo.itl_s)} a token"
     )

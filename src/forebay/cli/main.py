@@ -138,6 +138,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except MemoryError:
+        print("memory ran out: take a shorter --duration, or --jobs 1 where several processes work", file=sys.stderr)
+        sys.exit(1)
     except OSError as error:
         if error.filename is not None or error.errno not in REFUSED:
             raise

@@ -4,6 +4,7 @@ Every number is kept as the decimal that was typed, so that the answer is the on
 """
 
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,8 +113,8 @@ def size(
     """
     check_json(json)
     check_apart({"--json": file_of(json)}, {"the trace": trace, "what --lengths names": lengths, "the configuration": spec})
-    inputs.one_of({"--ramp-per-min": ramp_per_min, "--rise": rise}, "how steeply the rate rises")
-    inputs.one_of({"--spares": spares, "--failure-domains": failure_domains}, "how many replicas may fail")
+    inputs.check_lengths(lengths, spec, qps_per_replica, measure)
+    _one_of_each(ramp_per_min, rise, spares, failure_domains)
     given = {
         "replica_per_s": inputs.rate("--qps-per-replica", qps_per_replica),
         "target": inputs.share(target),
@@ -137,12 +138,22 @@ def size(
     if found is not None and found.measured_per_s:
         known["replica_per_s"] = sizing.exactly(found.measured_per_s)
     facts, planned = _worked_out(known, failure_domains, rates)
-    _deliver(facts, planned, found, inputs.warm_of(spec, pool, facts), json)
-    for told in rates.told if rates else ():
-        print(told, file=sys.stderr)
+    _deliver(facts, planned, found, inputs.warm_of(spec, pool, facts), json, rates.told if rates else ())
 
 
-def _deliver(facts: Facts, planned: Plan, found: "ReplicaRate | None", warm: tuple[WarmPlan, Fraction] | None, json: str | None) -> None:
+def _one_of_each(ramp_per_min: str | None, rise: str | None, spares: int | None, failure_domains: int | None) -> None:
+    inputs.one_of({"--ramp-per-min": ramp_per_min, "--rise": rise}, "how steeply the rate rises")
+    inputs.one_of({"--spares": spares, "--failure-domains": failure_domains}, "how many replicas may fail")
+
+
+def _deliver(
+    facts: Facts,
+    planned: Plan,
+    found: "ReplicaRate | None",
+    warm: tuple[WarmPlan, Fraction] | None,
+    json: str | None,
+    told: Sequence[str],
+) -> None:
     if json is not None:
         measures = {"measured_replica_qps": found.measured_per_s, "formula_replica_qps": found.formula_per_s} if found else {}
         write_json({**msgspec.structs.asdict(planned), **(msgspec.structs.asdict(warm[0]) if warm else {}), **measures}, json)
@@ -150,6 +161,8 @@ def _deliver(facts: Facts, planned: Plan, found: "ReplicaRate | None", warm: tup
         show(facts, planned, warm)
         if found is not None:
             show_measured(found)
+    for line in told:
+        print(line, file=sys.stderr)
 
 
 def _busiest(known: dict[str, Any], rates: inputs.Rates | None) -> float:

@@ -148,6 +148,15 @@ def rise(text: str) -> Fraction:
     return (high - low) / seconds
 
 
+def check_lengths(lengths: Path | None, spec: Path | None, qps_per_replica: str | None, measure: bool) -> None:
+    """Raises BadInput where ``lengths`` would not be looked at."""
+    if lengths is not None and (spec is None or qps_per_replica is not None or not measure):
+        raise BadInput(
+            "--lengths: found nothing to measure, allowed: beside --spec, whose replica is measured with them, and without "
+            "--qps-per-replica and --no-measure"
+        )
+
+
 def lengths_from(lengths: Path | None, trace: "TracePart | None") -> Path | None:
     """Where token lengths can be drawn from: the one that was named, else a trace of requests."""
     if lengths is not None or trace is None:

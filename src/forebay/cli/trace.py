@@ -89,7 +89,7 @@ def render(found: "TraceStatistics") -> RenderableType:
 
 
 def _head(found: "TraceStatistics") -> str:
-    size = f"{found.requests:,} requests in " if found.requests else ""
+    size = f"{found.requests:,} {'request' if found.requests == 1 else 'requests'} in " if found.requests else ""
     return f"{found.name}: {size}{format_duration(found.duration_s)}"
 
 
@@ -100,7 +100,7 @@ def _remarks(found: "TraceStatistics") -> str:
         remarks.append(f"prefixes: {of_requests:.1f}% of requests share one, {of_tokens:.1f}% of prompt tokens are shared")
     if found.tiers:
         remarks.append("tiers: " + ", ".join(f"{name} × {count:,}" for name, count in found.tiers.items()))
-    if found.bursts is not None:
+    if found.bursts is not None and found.requests > 1:
         remarks.append(
             f"longest silence: {format_duration(found.bursts.longest_gap_s)} after {format_duration(found.bursts.longest_gap_at_s)}"
         )

@@ -1,5 +1,6 @@
 """`forebay trace edit`: a trace changed on purpose, to see what a policy would make of it."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from forebay.app import outputs
 from forebay.cli import output
 from forebay.cli.stopping import stoppable
 from forebay.cli.trace_words import FORMATS, duration_s, say_counts, weights
+from forebay.demand.trace import TOKENS_MAX
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_bytes, format_duration
 
@@ -24,12 +26,12 @@ def command(
     ] = None,
     trace_format: Annotated[str, typer.Option(help=f"{' | '.join(FORMATS)}; auto looks at the first line.")] = "auto",
     lengths: Annotated[Path | None, typer.Option(help="For a trace of rates: draw lengths from this trace.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(help="Without lengths: mean prompt tokens of a request.", min=1)] = 1000,
-    output_tokens: Annotated[int, typer.Option(help="Without lengths: mean output tokens of a request.", min=1)] = 200,
+    prompt_tokens: Annotated[int, typer.Option(help="Without lengths: mean prompt tokens of a request.", min=1, max=TOKENS_MAX)] = 1000,
+    output_tokens: Annotated[int, typer.Option(help="Without lengths: mean output tokens of a request.", min=1, max=TOKENS_MAX)] = 200,
     start: Annotated[str, typer.Option(help="Where in the trace to begin.")] = "0s",
     duration: Annotated[str | None, typer.Option(help="How much of it to take. Default: the rest.")] = None,
-    cv: Annotated[float, typer.Option(help="For rates: variation of gaps (1: Poisson).", min=0)] = 2.0,
-    noise: Annotated[float, typer.Option(help="For rates: variation of the rate from minute to minute.", min=0)] = 0.05,
+    cv: Annotated[float, typer.Option(help="For rates: variation of gaps (1: Poisson).", min=0, max=100)] = 2.0,
+    noise: Annotated[float, typer.Option(help="For rates: variation of the rate from minute to minute.", min=0, max=1)] = 0.05,
     column: Annotated[str, typer.Option(help="Column of an o365 file; of a csv: at_s=ITS NAME,prompt_tokens=….")] = "",
     tiers: Annotated[str, typer.Option(metavar="TIER=WEIGHT,…", help="Draw a tier for requests that don't name one.")] = "",
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.", min=0)] = 0,
@@ -99,6 +101,8 @@ def _edit(
     length = format_duration(changed.duration_s)
     console.print(f"{out}: {rows:,} requests over {length}, {format_bytes(size)}", markup=False, highlight=False)
     say_counts(trace.counts)
+    if options["lengths"] is not None and not trace.rate_only:
+        print(f"--lengths was not used: the requests of {file} have lengths of their own", file=sys.stderr)
     say_counts(trace.lengths_counts, str(options["lengths"]))
     for other in others:
         say_counts(other.counts, other.name)

@@ -1,7 +1,6 @@
 """Words that the verbs of ``forebay trace`` share: formats, durations, weights of tiers, and what became of rows."""
 
 import sys
-from collections.abc import Callable
 
 from forebay.demand.counts import Counts
 from forebay.demand.trace import FORMATS as REQUEST_FORMATS
@@ -9,6 +8,7 @@ from forebay.demand.trace import RATE_FORMATS
 from forebay.domain.errors import BadInput
 from forebay.domain.units import parse_duration_s
 
+WEIGHT_MAX = 1e9
 FORMATS = (*REQUEST_FORMATS, *RATE_FORMATS)
 
 
@@ -20,7 +20,7 @@ def duration_s(option: str, text: str) -> float:
         raise BadInput(f"{option}: {error}") from None
 
 
-def weights(option: str, text: str, check: Callable[[str], object] = str) -> dict[str, float]:
+def weights(option: str, text: str) -> dict[str, float]:
     """``a=3,b=1`` (a bare name counts 1); raises BadInput naming the option."""
     found: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -29,9 +29,8 @@ def weights(option: str, text: str, check: Callable[[str], object] = str) -> dic
             value = float(number or "1")
         except ValueError:
             value = float("nan")
-        if not name or not 0 < value < float("inf"):
-            raise BadInput(f"{option}: found {part!r}, allowed: NAME=NUMBER,NAME=NUMBER with numbers above 0")
-        check(name)
+        if not name or name in found or not 0 < value <= WEIGHT_MAX:
+            raise BadInput(f"{option}: found {part!r}, allowed: NAME=NUMBER,NAME=NUMBER, each name once, numbers above 0 to {WEIGHT_MAX:g}")
         found[name] = value
     return found
 

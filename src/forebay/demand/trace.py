@@ -31,6 +31,7 @@ SECONDS_MAX = 100_000_000
 """Latest second of a trace, about three years: arrivals are counted by the second when it is opened."""
 UNIX_S_MIN = 1e9
 """Seconds from here on look like Unix time (2001)."""
+UNIX_MS_MIN = 1e12
 TIME_COLUMNS = ("at_s", "wall_s", "timestamp")
 """Seconds of the trace, Unix time, or seconds or a date: the first of them that a row has."""
 ROW_COLUMNS = ("prompt_tokens", "output_tokens", "tier", "group", "shared_tokens")
@@ -223,7 +224,8 @@ def _when(value: object, key: str, place: Place) -> float:
     seconds = _seconds(value, "at_s (or wall_s, or timestamp)" if value is None else key, place)
     if key == "wall_s":
         if seconds > WALL_S_MAX:
-            raise place.error(key, value, f"Unix time in seconds, up to {WALL_S_MAX:.0f}")
+            hint = "; milliseconds, divided by 1000, are seconds" if seconds >= UNIX_MS_MIN else ""
+            raise place.error(key, value, f"Unix time in seconds, up to {WALL_S_MAX:.0f}{hint}")
         return place.since.of_us(round(seconds * 1e6))
     return seconds
 
@@ -312,6 +314,8 @@ def read(
 def beyond(at_s: float, place: Place) -> BadInput:
     """What is wrong with a row at ``at_s``, later than any trace lasts."""
     hint = f"; Unix time is a column {TIME_COLUMNS[1]}" if UNIX_S_MIN <= at_s <= WALL_S_MAX else ""
+    if at_s >= UNIX_MS_MIN:
+        hint = f"; is it Unix time in milliseconds? Divide it by 1000, and call the column {TIME_COLUMNS[1]}"
     return place.error("time", at_s, f"at most {SECONDS_MAX} s after the beginning ({SECONDS_MAX // 86_400} days){hint}")
 
 

@@ -110,7 +110,7 @@ def test_arrivals_of_several_kinds_come_in_order_with_their_lengths_and_the_same
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kinds": {}}, "no kind of traffic"),
+        ({"kinds": {}}, "found no kind of traffic; allowed: some of conversation"),
         ({"kinds": {"talk": 1.0}}, "kind 'talk'; allowed: conversation, code"),
         ({"kinds": {"code": 0.0}}, "share of code 0"),
         ({"rate": -1.0}, "rate -1; allowed: a number above 0"),

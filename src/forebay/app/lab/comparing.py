@@ -14,6 +14,7 @@ from forebay.app.lab.playing import play_one
 from forebay.app.lab.policies import make
 from forebay.app.lab.summaries import Yardstick
 from forebay.app.lab.world import Prepared, opened, scenario
+from forebay.app.report.content import format_hours
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.scaling import Policy
 from forebay.simulation.clairvoyant import Bound, clairvoyant
@@ -117,7 +118,18 @@ def summed(ready: Prepared, bound: Bound | None, runs: dict[str, tuple[RunResult
     if all(map(_same_with_every_seed, runs.values())):
         ready = msgspec.structs.replace(ready, notes=(*ready.notes, SAME_WITH_EVERY_SEED))
     lines = summaries.ordered(summaries.summary(each, yardstick) for each in runs.values())
+    if note := _limit_is_lower(bound, lines):
+        ready = msgspec.structs.replace(ready, notes=(*ready.notes, note))
     return Comparison(ready, bound, tuple(lines), {line.name: runs[line.name] for line in lines}, yardstick)
+
+
+def _limit_is_lower(bound: Bound | None, lines: Sequence[PolicySummary]) -> str:
+    """That the schedule is no limit, where a policy keeps the promise for less; else empty."""
+    cheaper = [line for line in lines if bound and line.holds_slo and line.gpu_hours < bound.gpu_hours * (1 - summaries.EQUAL)]
+    if not cheaper:
+        return ""
+    hours = format_hours(cheaper[0].gpu_hours)
+    return f"{cheaper[0].name} keeps the promise with {hours} GPU-hours, fewer than the schedule that was found: the limit is no higher."
 
 
 def _same_with_every_seed(runs: Sequence[RunResult]) -> bool:

@@ -103,6 +103,10 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
     trace = opened(request, request.seed, request.trace.start_s, request.trace.duration_s, tell)
     doing("adding it up")
     found = _surveyed(request, trace, MINUTE_S, tell).survey()
+    if not found.requests:
+        at_scale = f" at --rate-scale {request.trace.rate_scale:g}" if request.trace.rate_scale != 1 else ""
+        span = format_span(request.trace.start_s, request.trace.duration_s)
+        raise BadInput(f"{trace.name}: found no request {span}{at_scale}, allowed: one or more; take a longer span, or more of its rate")
     if request.trace.start_s:
         doing("adding up what came before")
     prompt = max(1, min(round(found.prompt_tokens_mean), profile.context_tokens - 1))

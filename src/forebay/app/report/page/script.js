@@ -151,10 +151,12 @@
     if (frame.band) return Object.assign(() => 0, { ticks: [] });
     if (frame.misses) {
       // What is missed on a logarithmic scale, upside down: 99 % lies as far above 90 % as 90 % above nothing.
-      const least = (1 - frame.promise) / 20 || 1e-4;
-      const at = (value) => height * (1 - Math.log10(Math.max(1 - value, least)) / Math.log10(least));
-      const ticks = [0, 0.9, 0.99, 0.999, 0.9999].filter((value) => 1 - value > least * 1.5).map((value) => [value, percent(value)]);
-      return Object.assign(at, { ticks });
+      const promised = Math.max(1 - frame.promise, 1e-4), least = promised / 20;
+      const seen = series.flatMap((each) => each.values.slice(...visible(each.lines)).filter((value) => value !== null));
+      const most = Math.min(1, Math.max(10 * promised, ...seen.map((value) => 1 - value)));
+      const at = (value) => (height * Math.log(Math.max(1 - value, least) / least)) / Math.log(most / least);
+      const ticks = [0, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999].filter((value) => 1 - value > least * 1.3 && 1 - value <= most * 1.001).map((value) => [value, percent(value)]);
+      return Object.assign(at, { ticks: ticks.length > 4 ? ticks.filter(([value]) => value !== 0.7 && value !== 0.97 && value !== 0.997) : ticks });
     }
     let top = frame.promise ? frame.promise * 1.25 : 0;
     let low = Infinity;
@@ -350,7 +352,7 @@
     const made = [
       ["GPU-hours", number(policy.gpu_hours), policy.vs_clairvoyant ? `${policy.vs_clairvoyant} × clairvoyant` : ""],
       ["promises kept", percent(policy.attained), policy.holds ? "holds" : `under ${percent(data.attainment)}`, policy.holds ? "" : "miss"],
-      ["minutes in breach", number(missed / 60), `${policy.breaches.length} times`],
+      ["minutes in breach", number(missed / 60), policy.breaches.length === 1 ? "in one stretch" : `in ${policy.breaches.length} stretches`],
     ];
     if (data.gpu_hour_usd) made.push(["cost", dollars(policy.cost_usd), policy.saved_usd === null ? "" : `${dollars(policy.saved_usd)} saved vs static`]);
     byId("tiles").replaceChildren(...made.map(([name, value, note, mood]) => {
