@@ -79,12 +79,17 @@ def stopped(tmp_path, how):
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     workers = [int(pid) for pid in process.stdout.readline().split()]
     assert len(workers) == 2
-    how(process)
-    _, err = process.communicate(timeout=30)
-    deadline_s = time.monotonic() + 20
-    while any(map(alive, workers)) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    return process.returncode, err, [pid for pid in workers if alive(pid)]
+    try:
+        how(process)
+        _, err = process.communicate(timeout=20)
+        deadline_s = time.monotonic() + 10
+        while any(map(alive, workers)) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        return process.returncode, err, [pid for pid in workers if alive(pid)]
+    finally:
+        process.kill()
+        for pid in filter(alive, workers):
+            os.kill(pid, signal.SIGKILL)
 
 
 def alive(pid):

@@ -18,6 +18,8 @@ from forebay.domain.errors import ForebayError
 JOBS_MAX = 256
 LOOK_S = 0.25
 """How often progress is looked at."""
+OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
+"""Ctrl-C, and the window that is closed."""
 T = TypeVar("T")
 R = TypeVar("R")
 Tell = Callable[[float], None]
@@ -80,22 +82,24 @@ def _done(pool: ProcessPoolExecutor, work: Work[T, R], tasks: Sequence[T], jobs:
 
 
 def _begin_server() -> None:
-    """Start the process that forks workers, if none runs, deaf to Ctrl-C, which reaches every process of the terminal.
+    """Start the process that forks workers, if none runs, deaf to what reaches every process of a terminal.
 
     Its workers are deaf as well, from their first moment: only the parent speaks, and it ends them.
     """
     if threading.current_thread() is not threading.main_thread():
-        return  # none of others' business
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        return  # only there may it be said who hears what
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in OF_A_TERMINAL}
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _begin(shares: Any) -> None:
     """In a worker: it ends with its parent, however that ends (``kill -9`` too), and not on Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in OF_A_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     globals()["_shares"] = shares
 
