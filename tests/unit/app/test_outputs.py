@@ -39,9 +39,13 @@ def test_a_disk_that_is_full_leaves_nothing_half_done_and_what_was_there(tmp_pat
 def test_what_is_broken_off_leaves_what_was_there(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("before")
-    with pytest.raises(KeyboardInterrupt), outputs.whole(path, packed=False) as file:
+
+    def rows(file):
         file.write(b"after")
         raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), outputs.whole(path, packed=False) as file:
+        rows(file)
     assert path.read_text() == "before"
     assert os.listdir(tmp_path) == ["x.csv"]
 
@@ -87,7 +91,7 @@ def test_a_result_does_not_take_the_place_of_what_it_is_made_from_or_of_another(
     (tmp_path / "link").symlink_to("days.csv")
     with pytest.raises(BadInput, match=r"--json: found '.*link', which is the trace; allowed: a file of its own"):
         outputs.check_apart({"--json": tmp_path / "link"}, {"the trace": trace})
-    with pytest.raises(BadInput, match="--html: found '.*', which is what --json names"):
+    with pytest.raises(BadInput, match=r"--html: found '.*', which is what --json names"):
         outputs.check_apart({"--json": page, "--html": tmp_path / "." / "x"}, {"the trace": trace})
     outputs.check_apart({"--json": page, "--html": None}, {"the trace": trace, "what --lengths names": None})
     os.mkfifo(tmp_path / "pipe")

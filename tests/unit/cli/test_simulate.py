@@ -5,7 +5,10 @@ import json
 import pytest
 from lab_case import invoke, said, spec, trace
 
+from forebay.adapters.sqlite import SqliteStore
+from forebay.app.files import STORE_FILE
 from forebay.cli.simulate import command
+from forebay.ports.store import DemandBucket
 
 
 @pytest.fixture
@@ -56,6 +59,24 @@ def test_one_policy_is_one(words):
 def test_what_is_before_the_start_is_history(tmp_path):
     words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 200, 900.0), "-j", "1", "--no-bound", "--start", "10m", "--json", "-"]
     assert json.loads(invoke(command, *words).stdout)["duration_s"] == pytest.approx(295, abs=5)
+
+
+def test_a_state_folder_of_up_is_a_trace_of_what_its_controller_saw(tmp_path):
+    """Only `backtest` read it: nobody could tune, or compare with others as tuned, on what their own fleet saw."""
+    state = tmp_path / "state"
+    state.mkdir()
+    store = SqliteStore(state / STORE_FILE)
+    for number in range(2):
+        store.append_demand("chat", DemandBucket(1_750_000_200.0 + 300 * number, 300.0, 60.0, 12_000.0, 1_200.0))
+    store.close()
+    words = ["--spec", spec(tmp_path), "--no-bound", "-j", "1", "--policy", "static", "--json", "-", "--start", "5m"]
+    for path in (state, state / STORE_FILE):
+        result = invoke(command, *words, "--trace", path, "--lengths", "unused.csv")
+        assert result.exception is None, result.exception
+        numbers = json.loads(result.stdout)
+        assert (numbers["duration_s"], 30 < numbers["requests"] < 100) == (300, True)
+        assert any(note.startswith("--lengths is not used") for note in numbers["notes"])
+    assert "Is a directory; name a file that can be read" in said(invoke(command, *words, "--trace", tmp_path))
 
 
 def test_rows_that_were_skipped_are_counted_aloud(words, tmp_path):

@@ -108,6 +108,9 @@ def test_made_traffic_is_the_same_for_the_same_seed_and_is_read_back(tmp_path):
     [
         (("--kinds", "talk"), "kind 'talk'; allowed: conversation, code, reasoning, long-context"),
         (("--kinds", "code=x"), "--kinds: found 'code=x'"),
+        (("--kinds", "code=1,code=2"), "--kinds: found 'code=2', allowed: NAME=NUMBER,NAME=NUMBER, each name once"),
+        (("--tiers", "a=1e300,b=1e300"), "--tiers: found 'a=1e300'"),
+        (("--start", "0001-01-01"), "start 0001-01-01; allowed: a date from 1971"),
         (("--rate", "5"), "--rate: '5' is not a rate"),
         (("--duration", "5"), "--duration: '5' is not a duration"),
         (("--start", "yesterday"), "--start: found 'yesterday'"),

@@ -37,7 +37,7 @@ def _verdict(choice: Choice, held: Comparison) -> str:
     if len(choice.tried) == 1:
         return "nothing to choose: it has no settings to try."
     if choice.chosen == choice.tried[0][0]:
-        return f"keep the defaults: none of the {len(choice.tried) - 1} other settings did better on the training span."
+        return f"keep the defaults: of {len(choice.tried)} settings none did better on the training span."
     lines = {line.name: line for line in held.summaries}
     default, tuned = lines[choice.policy], lines[choice.policy + TUNED]
     if default.holds_slo and tuned.holds_slo:
