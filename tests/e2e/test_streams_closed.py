@@ -15,7 +15,7 @@ def run(words, redirected):
 
 def test_a_stdout_that_refuses_is_a_sentence_and_not_a_traceback():
     full = run(VERSION, "> /dev/full")
-    assert (full.returncode, full.stderr) == (1, "can't write to stdout: No space left on device\n")
+    assert (full.returncode, full.stderr) == (1, "what was to be written could not be: No space left on device\n")
 
 
 def test_what_is_for_a_closed_stderr_does_not_go_to_stdout():

@@ -32,9 +32,9 @@ def blocks(path: Path, tell: Callable[[float], None] | None = None) -> Iterator[
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise BadInput(f"trace {str(path)!r}: {why}; name a file that can be read") from None
-        packed = binary.peek(2)[:2] == GZIP_MAGIC
-        raw = stack.enter_context(gzip.open(binary)) if packed else binary
         try:
+            packed = binary.peek(2)[:2] == GZIP_MAGIC
+            raw = stack.enter_context(gzip.open(binary)) if packed else binary
             check_text(raw.peek(HEAD_BYTES)[:HEAD_BYTES], str(path))
             size = max(1, path.stat().st_size)
             for block in _whole_lines(cast("IO[bytes]", raw), path):

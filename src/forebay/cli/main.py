@@ -37,8 +37,8 @@ from forebay.domain.errors import BadInput, ForebayError
 from forebay.native import RELAYED_IN
 
 VALUE_CHARS_MAX = 100
-REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Of a write to stdout: the disk is full, or gone."""
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No room for what is written, which has no name where it is stdout."""
 _PLAINLY = (
     ("Input should be ", ""),
     ("a valid integer", "a whole number"),
@@ -146,7 +146,7 @@ def main() -> None:
             raise
         # What is still to be written would be refused again, loudly, when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        print(f"can't write to stdout: {error.strerror}", file=sys.stderr)
+        print(f"what was to be written could not be: {error.strerror}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -27,11 +27,13 @@ app.command("edit")(trace_edit.command)
 @app.command("stats")
 @stoppable()
 def stats(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, plain or gzip.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, plain or gzip; or a state folder of `forebay up`.")],
     trace_format: Annotated[str, typer.Option(help=f"{' | '.join(FORMATS)}; auto looks at the first line.")] = "auto",
     start: Annotated[str, typer.Option(help="Where in the trace to begin, such as 10m.")] = "0s",
     duration: Annotated[str | None, typer.Option(help="How much of the trace to look at. Default: the rest.")] = None,
-    column: Annotated[str, typer.Option(help="Column of an o365 file (A_prod, …); of a csv: at_s=ITS NAME,prompt_tokens=….")] = "",
+    column: Annotated[
+        str, typer.Option(help="Column of an o365 file (A_prod, …); of a csv: at_s=ITS NAME,prompt_tokens=…; of a state folder: a pool.")
+    ] = "",
     lenient: Annotated[bool, typer.Option("--lenient", help="Skip and count broken rows; sort rows a little out of order.")] = False,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the statistics as JSON to PATH (- for stdout).")] = None,
     png: Annotated[Path | None, typer.Option("--png", metavar="PATH", help="Draw rates, days and lengths into PATH.")] = None,

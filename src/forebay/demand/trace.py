@@ -31,7 +31,8 @@ SECONDS_MAX = 100_000_000
 """Latest second of a trace, about three years: arrivals are counted by the second when it is opened."""
 UNIX_S_MIN = 1e9
 """Seconds from here on look like Unix time (2001)."""
-UNIX_MS_MIN = 1e12
+UNIX_MS_MIN, UNIX_MS_MAX = 1e12, 1e14
+"""Numbers between them look like Unix time in milliseconds."""
 TIME_COLUMNS = ("at_s", "wall_s", "timestamp")
 """Seconds of the trace, Unix time, or seconds or a date: the first of them that a row has."""
 ROW_COLUMNS = ("prompt_tokens", "output_tokens", "tier", "group", "shared_tokens")
@@ -224,7 +225,7 @@ def _when(value: object, key: str, place: Place) -> float:
     seconds = _seconds(value, "at_s (or wall_s, or timestamp)" if value is None else key, place)
     if key == "wall_s":
         if seconds > WALL_S_MAX:
-            hint = "; milliseconds, divided by 1000, are seconds" if seconds >= UNIX_MS_MIN else ""
+            hint = "; milliseconds, divided by 1000, are seconds" if UNIX_MS_MIN <= seconds <= UNIX_MS_MAX else ""
             raise place.error(key, value, f"Unix time in seconds, up to {WALL_S_MAX:.0f}{hint}")
         return place.since.of_us(round(seconds * 1e6))
     return seconds
@@ -314,7 +315,7 @@ def read(
 def beyond(at_s: float, place: Place) -> BadInput:
     """What is wrong with a row at ``at_s``, later than any trace lasts."""
     hint = f"; Unix time is a column {TIME_COLUMNS[1]}" if UNIX_S_MIN <= at_s <= WALL_S_MAX else ""
-    if at_s >= UNIX_MS_MIN:
+    if UNIX_MS_MIN <= at_s <= UNIX_MS_MAX:
         hint = f"; is it Unix time in milliseconds? Divide it by 1000, and call the column {TIME_COLUMNS[1]}"
     return place.error("time", at_s, f"at most {SECONDS_MAX} s after the beginning ({SECONDS_MAX // 86_400} days){hint}")
 

@@ -28,11 +28,14 @@ _Floats = npt.NDArray[np.float64]
 
 
 def is_state(path: Path) -> bool:
-    """Whether ``path`` is a state folder (or one that isn't there yet) or its file, and no trace."""
+    """Whether ``path`` is a state folder (or one that isn't there yet) or its file, and no trace; a file that can't be read is none."""
     if not path.is_file():
         return True
-    with path.open("rb") as file:
-        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError:
+        return False
 
 
 def holds_history(path: Path) -> bool:
