@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import secrets
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +18,12 @@ from forebay.app import outputs
 from forebay.cli import output
 from forebay.cli.stopping import stoppable
 from forebay.domain.errors import BadInput
-from forebay.domain.units import parse_duration_s
+from forebay.domain.units import format_duration, parse_duration_s
 from forebay.engine.catalogue import PROFILES
 from forebay.engine.fitting import Fitted, fit
 from forebay.loadgen.calibration import BYTES_PER_TOKEN, Measured, Plan, Sweep
 from forebay.loadgen.http import Target, parse_target
+from forebay.spec.fields import PROFILE_NAME
 from forebay.spec.problems import did_you_mean
 
 UNITS = {
@@ -33,6 +35,7 @@ UNITS = {
 
 BYTES_NOTED = 0.05
 SEEDS = 2**32
+TIMEOUT_S_MAX = 86_400.0
 
 
 @stoppable()
@@ -56,7 +59,7 @@ def command(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Of prompts and of the bootstrap. Default: drawn anew, as an engine may have prompts that it has seen in its cache."
+            min=0, help="Of prompts and of the bootstrap. Default: drawn anew, as an engine may have prompts that it has seen in its cache."
         ),
     ] = None,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")] = None,
@@ -72,6 +75,8 @@ def command(
     if base and base not in PROFILES:
         hint = did_you_mean(base, PROFILES)
         raise BadInput(f"--base: no profile is called {base!r}; allowed: {', '.join(PROFILES)}" + (f"; {hint}" if hint else ""))
+    if not re.fullmatch(PROFILE_NAME.pattern, name):
+        raise BadInput(f"--name: found {name!r}; allowed: {PROFILE_NAME.words}, such as {PROFILE_NAME.example}")
     plan = Plan(
         _numbers("--sequences", sequences, 1, 4096), _numbers("--prompts", prompts, 1, 1_000_000), output_tokens, repeats, _seconds(timeout)
     )
@@ -116,9 +121,12 @@ def _numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
 
 def _seconds(text: str) -> float:
     try:
-        return parse_duration_s(text)
+        seconds = parse_duration_s(text)
     except ValueError as error:
         raise BadInput(f"--timeout: {error}") from None
+    if not 0 < seconds <= TIMEOUT_S_MAX:
+        raise BadInput(f"--timeout: found {text!r}, allowed: more than 0, at most {format_duration(TIMEOUT_S_MAX)}")
+    return seconds
 
 
 def _result(found: Fitted, measured: Measured) -> dict[str, Any]:

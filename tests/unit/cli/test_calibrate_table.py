@@ -1,10 +1,14 @@
-"""What `forebay calibrate` shows: a table that fits a usual terminal, and why a number could not be told."""
+"""What `forebay calibrate` shows: a table that fits a usual terminal, why a number could not be told, and what it does not take."""
 
-from forebay.cli.calibrate import _print
+import pytest
+from lab_case import invoke, said
+
+from forebay.cli.calibrate import _print, command
 from forebay.domain.profile import StepLaw
 from forebay.engine.fitting import Coefficient, Coverage, Fitted
 from forebay.loadgen.calibration import Measured
 
+URL = "http://127.0.0.1:9"
 WHY = (
     "its interval, 0.000 to 93.125, is wider than half of it, and it adds 0.7% to the largest step measured, which can't be told from noise"
 )
@@ -29,3 +33,23 @@ def test_the_table_fits_a_hundred_columns_and_says_below_what_was_not_identified
     assert len(table) == 5, "no row is folded"
     assert "not identified" in table[2]
     assert f"Not identified, per 1,000 KV tokens: {WHY}." in " ".join(told.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--name", "a: b"], "--name: found 'a: b'; allowed: a name: letters, digits, . _ and -, such as"),
+        (["--timeout", "0s"], "--timeout: found '0s', allowed: more than 0, at most 1d"),
+        (["--timeout", "9w"], "--timeout: found '9w'"),
+        (["--write", "x", "--json", "x"], "--json: found 'x', which is what --write names"),
+        (["--write", "none/x"], "--write: can't write 'none/x' (No such file or directory)"),
+    ],
+)
+def test_what_would_be_found_out_after_the_sweep_is_found_out_before(words, sentence):
+    """A name that is none made a file that no configuration takes; a place that can't be written lost minutes of measuring."""
+    assert sentence in said(invoke(command, URL, *words))
+
+
+def test_a_seed_below_zero_is_refused():
+    """It was taken, and broke the bootstrap after the sweep."""
+    assert invoke(command, URL, "--seed", "-5").exit_code == 2
