@@ -3,7 +3,6 @@ promise is marked."""
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,7 +69,7 @@ class Lines:
             return
         elapsed_s = now_s - self._began_s
         self._due_s = now_s + max(LINE_EVERY_S, elapsed_s / LINES_PER_ELAPSED)
-        print(f"{self._what}: {100 * share:.0f} % after {format_duration(round(elapsed_s))}", file=sys.stderr, flush=True)
+        output.aside(f"{self._what}: {100 * share:.0f} % after {format_duration(round(elapsed_s))}")
 
 
 @contextlib.contextmanager
@@ -92,11 +91,9 @@ def warn_of_seeds(request: "LabRequest", seeds: int) -> None:
     from forebay.app.lab.seeds import alike
 
     if seeds > 1 and alike(request):
-        print(
+        output.aside(
             f"--seeds {seeds}: every seed will give the same: recorded requests are played as they came, and nothing else here is drawn. "
-            "One is enough; what would be drawn: --start-cv, --faults crashes=…, weights of --tiers, a --rate-scale, a trace of rates",
-            file=sys.stderr,
-            flush=True,
+            "One is enough; what would be drawn: --start-cv, --faults crashes=…, weights of --tiers, a --rate-scale, a trace of rates"
         )
 
 
@@ -123,7 +120,7 @@ def deliver(found: "Comparison", json: str | None, html: Path | None, value: Any
         if json != "-":
             show(found, html if html is not None and str(html) in left else None)
     except KeyboardInterrupt as stop:
-        print(f"stopped; written: {', '.join(left) or 'nothing'}", file=sys.stderr)
+        output.aside(f"stopped; written: {', '.join(left) or 'nothing'}")
         raise typer.Exit(code(stop)) from None
     if problems:
         raise BadInput("\n".join(map(str, problems)))

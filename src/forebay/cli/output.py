@@ -3,6 +3,7 @@
 There ``-`` is stdout, a device or pipe is written to, anything else is a file written whole or not at all.
 """
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -24,6 +25,12 @@ def console(stderr: bool = False, highlight: bool = True) -> Console:
     if made.file.isatty() or os.environ.get("COLUMNS", "").isdigit():
         return made
     return Console(stderr=stderr, highlight=highlight, width=PIPE_COLUMNS)
+
+
+def aside(text: str) -> None:
+    """A line on stderr, if it takes any: a log whose disk is full, or whose reader has gone, costs nobody the work."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def write_json(value: Any, target: str) -> None:

@@ -3,7 +3,6 @@
 Every number is kept as the decimal that was typed, so that the answer is the one that a calculation on paper gives.
 """
 
-import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from forebay.app.outputs import check_apart
 from forebay.app.trace_files import FORMATS
 from forebay.cli import plan_inputs as inputs
-from forebay.cli.output import check_json, file_of, write_json
+from forebay.cli.output import aside, check_json, file_of, write_json
 from forebay.cli.plan_table import per, show, show_measured
 from forebay.cli.stopping import stoppable
 from forebay.domain.errors import BadInput
@@ -162,7 +161,7 @@ def _deliver(
         if found is not None:
             show_measured(found)
     for line in told:
-        print(line, file=sys.stderr)
+        aside(line)
 
 
 def _busiest(known: dict[str, Any], rates: inputs.Rates | None) -> float:

@@ -2,12 +2,13 @@
 
 import contextlib
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
 
 import typer
+
+from forebay.cli import output
 
 INTERRUPTED = 130
 """As shells have it: 128 + SIGINT."""
@@ -22,7 +23,7 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        print("stopped; nothing was written", file=sys.stderr)
+        output.aside("stopped; nothing was written")
         raise typer.Exit(code(stop)) from None
     finally:
         for number, handler in before.items():

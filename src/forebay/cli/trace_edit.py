@@ -1,6 +1,5 @@
 """`forebay trace edit`: a trace changed on purpose, to see what a policy would make of it."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -102,7 +101,7 @@ def _edit(
     console.print(f"{out}: {rows:,} requests over {length}, {format_bytes(size)}", markup=False, highlight=False)
     say_counts(trace.counts)
     if options["lengths"] is not None and not trace.rate_only:
-        print(f"--lengths was not used: the requests of {file} have lengths of their own", file=sys.stderr)
+        output.aside(f"--lengths was not used: the requests of {file} have lengths of their own")
     say_counts(trace.lengths_counts, str(options["lengths"]))
     for other in others:
         say_counts(other.counts, other.name)

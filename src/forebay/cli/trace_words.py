@@ -1,7 +1,6 @@
 """Words that the verbs of ``forebay trace`` share: formats, durations, weights of tiers, and what became of rows."""
 
-import sys
-
+from forebay.cli import output
 from forebay.demand.counts import Counts
 from forebay.demand.trace import FORMATS as REQUEST_FORMATS
 from forebay.demand.trace import RATE_FORMATS
@@ -38,4 +37,4 @@ def weights(option: str, text: str) -> dict[str, float]:
 def say_counts(counts: Counts, of: str = "") -> None:
     """Say on stderr which rows were left out or put in order, if any; ``of``: of which file, where there are several."""
     for told in counts.told():
-        print(f"{of}: {told}" if of else told, file=sys.stderr)
+        output.aside(f"{of}: {told}" if of else told)
