@@ -37,6 +37,7 @@ from forebay.app.lab.world import Prepared, prepared, scenario
 from forebay.cli import compare, lab_options
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.scaling import Policy
+from forebay.domain.units import format_share
 from forebay.scaling.capacity import pool_capacity
 from forebay.simulation import tune
 from forebay.simulation.fast import FastFleet
@@ -176,7 +177,7 @@ def show(trace: str, cold_start: str, rows: list[Row], took_s: float) -> None:
         else:
             ratio = f"{row.gpu_hours / ours:6.3f} × ours" if ours else ""
             print(
-                f"{'✓' if row.kept >= worlds.ATTAINMENT else '✗'} {row.name:26} {row.gpu_hours:9.1f} GPU-hours {ratio} {row.kept:7.2%} kept; {row.settings}"
+                f"{'✓' if row.kept >= worlds.ATTAINMENT else '✗'} {row.name:26} {row.gpu_hours:9.1f} GPU-hours {ratio} {format_share(row.kept, worlds.ATTAINMENT):>7} kept; {row.settings}"
             )
     sys.stdout.flush()
 
