@@ -5,9 +5,10 @@
 
 The worlds are those of `bench/policies.py`. Here a policy is played only until it has missed more requests than the promise allows
 of the whole span: it cannot hold any more, whatever comes, so which ones hold is exact and found in a fraction of the time.
-Forebay's own row is played to the end. `tuned` rows have the setting of each grid that is the cheapest to
-hold the hours around the busiest, a million requests at most, as `forebay compare --tuned` has: of the first `--train` of
-the trace, or of what is before `--start`, or, where both are nothing, of the very span that is played, which flatters them.
+Forebay's own row is played to the end. With `--start` each begins after its lead-in, as in `forebay compare`. `tuned` rows have the
+setting of each grid that is the cheapest to hold the hours around the busiest, a million requests at most, as `forebay compare
+--tuned` has: of the first `--train` of the trace, or of what is before `--start`, or, where both are nothing, of the very span that
+is played, which flatters them.
 Needs ../shared/traces beside the repository; says so and ends where it is absent.
 """
 
@@ -25,20 +26,21 @@ from typing import Any
 import msgspec
 import policies as worlds
 
-from forebay.app.lab import candidates, policies, tuning
+from forebay.app.lab import candidates, lead_in, policies, tuning
 from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.comparing import TUNED
 from forebay.app.lab.over_cores import over_cores
+from forebay.app.lab.playing import play_one
 from forebay.app.lab.request import LabRequest
 from forebay.app.lab.training_span import training_span
-from forebay.app.lab.world import Prepared, opened, prepared, scenario
+from forebay.app.lab.world import Prepared, prepared, scenario
 from forebay.cli import compare, lab_options
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.scaling import Policy
+from forebay.domain.units import format_share
 from forebay.scaling.capacity import pool_capacity
 from forebay.simulation import tune
 from forebay.simulation.fast import FastFleet
-from forebay.simulation.lab import play
 from forebay.simulation.values import FleetRules, Scenario
 
 DAY_S = 86_400.0
@@ -67,6 +69,8 @@ class Task(msgspec.Struct, frozen=True):
     candidate: Candidate | None
     allowed: int
     """Misses after which it is lost."""
+    led: bool = True
+    """It has a lead-in where something came before; a trial has none, as in `forebay compare --tuned`."""
 
 
 def asked(trace: str, cold_start: str, folder: Path, start: str = "0s") -> LabRequest:
@@ -82,10 +86,12 @@ def asked(trace: str, cold_start: str, folder: Path, start: str = "0s") -> LabRe
 
 
 def work(task: Task, tell: Callable[[float], None]) -> Row:
-    """Play ``task`` until it ends or is lost."""
-    ready = task.ready
-    request, world = ready.request, scenario(ready, ready.request.seed)
-    fleets: list[FastFleet] = []
+    """Play ``task``, after its lead-in, until it ends or is lost."""
+    seed, fleets = task.ready.request.seed, list[FastFleet]()
+    name = task.name + (TUNED if task.candidate else "")
+
+    def made() -> Policy:
+        return candidates.make(task.candidate, task.ready) if task.candidate else policies.make(task.name, task.ready)
 
     def fleet(rules: FleetRules, arrivals: ArrivalSource) -> FastFleet:
         fleets.append(FastFleet(rules, arrivals))
@@ -96,23 +102,12 @@ def work(task: Task, tell: Callable[[float], None]) -> Row:
         if missed(fleets[0], world) > task.allowed:
             raise Lost(share)
 
-    policy: Policy = candidates.make(task.candidate, ready) if task.candidate else policies.make(task.name, ready)
     settings = tuning.described(task.candidate) if task.candidate else "defaults"
-    name = task.name + (TUNED if task.candidate else "")
-    arrivals = opened(request, request.seed, request.trace.start_s, request.trace.duration_s).source()
     began_s = time.process_time()
+    ready, policy = lead_in.begun(task.ready, made, name, seed, lambda _: None) if task.led else (task.ready, made())
+    world = scenario(ready, seed)
     try:
-        found = play(
-            world,
-            policy,
-            arrivals,
-            name=name,
-            fleet=fleet,
-            cpu_clock=time.process_time,
-            progress=progress,
-            past=ready.past,
-            pool=request.pool.name,
-        )
+        found = play_one(ready, world, policy, name, seed, progress, fleet)
     except Lost as lost:
         share = lost.args[0]
         return Row(name, None, kept(fleets[0], world), share * world.duration_s / DAY_S, settings, time.process_time() - began_s)
@@ -159,7 +154,7 @@ def tuned(ready: Prepared, names: list[str], jobs: int) -> list[Candidate]:
     requests = min(trained.survey.requests, tune.REQUESTS_MAX)
     allowed = int(requests * (1 - ready.request.pool.slo.attainment))
     others = [name for name in names if name != policies.FAVOURITE]
-    trials = [Task(trained, name, each, allowed) for name in others for each in candidates.listed(name, trained, span.hourly)]
+    trials = [Task(trained, name, each, allowed, led=False) for name in others for each in candidates.listed(name, trained, span.hourly)]
     rows = dict(over_cores(work, trials, jobs, quiet))
 
     def worth(place: int) -> tuple[bool, float, float]:
@@ -182,7 +177,7 @@ def show(trace: str, cold_start: str, rows: list[Row], took_s: float) -> None:
         else:
             ratio = f"{row.gpu_hours / ours:6.3f} × ours" if ours else ""
             print(
-                f"{'✓' if row.kept >= worlds.ATTAINMENT else '✗'} {row.name:26} {row.gpu_hours:9.1f} GPU-hours {ratio} {row.kept:7.2%} kept; {row.settings}"
+                f"{'✓' if row.kept >= worlds.ATTAINMENT else '✗'} {row.name:26} {row.gpu_hours:9.1f} GPU-hours {ratio} {format_share(row.kept, worlds.ATTAINMENT):>7} kept; {row.settings}"
             )
     sys.stdout.flush()
 

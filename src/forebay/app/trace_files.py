@@ -10,7 +10,7 @@ from typing import IO, cast
 
 from forebay.demand import series, trace
 from forebay.domain.errors import BadInput
-from forebay.loadgen.files import GZIP_MAGIC, LINE_CHARS_MAX, lines
+from forebay.loadgen.files import GZIP_MAGIC, HEAD_BYTES, LINE_CHARS_MAX, check_text, lines
 from forebay.spec.problems import did_you_mean
 
 FORMATS = (*trace.FORMATS, *trace.RATE_FORMATS)
@@ -32,11 +32,12 @@ def blocks(path: Path, tell: Callable[[float], None] | None = None) -> Iterator[
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise BadInput(f"trace {str(path)!r}: {why}; name a file that can be read") from None
-        packed = binary.peek(2)[:2] == GZIP_MAGIC
-        raw = cast("IO[bytes]", stack.enter_context(gzip.open(binary))) if packed else cast("IO[bytes]", binary)
         try:
+            packed = binary.peek(2)[:2] == GZIP_MAGIC
+            raw = stack.enter_context(gzip.open(binary)) if packed else binary
+            check_text(raw.peek(HEAD_BYTES)[:HEAD_BYTES], str(path))
             size = max(1, path.stat().st_size)
-            for block in _whole_lines(raw, path):
+            for block in _whole_lines(cast("IO[bytes]", raw), path):
                 if tell is not None:
                     tell(min(1.0, binary.tell() / size))
                 yield block
@@ -81,12 +82,21 @@ def format_of(path: Path, asked: str = "auto") -> str:
         raise BadInput(f"{path}: these are lengths, not a trace: give them as --lengths beside a trace of rates")
     if not name:
         if not line:
-            raise BadInput(
-                f"{path}: the file has no rows, or begins with {HEAD_LINES} lines of comment; allowed: a trace of one row or more"
-            )
+            raise BadInput(f"{path}: {_without_rows(path)}; allowed: a trace of one row or more")
         found = line[: trace.FOUND_CHARS_MAX]
         raise BadInput(f"{path}: not a trace format that is known: found {found!r}; say which it is (--trace-format {', '.join(FORMATS)})")
     return name
+
+
+def _without_rows(path: Path) -> str:
+    """Why there is no first line of data in ``path``."""
+    with closing(cast("Generator[str]", lines(str(path)))) as text:
+        head = list(islice(text, HEAD_LINES + 1))
+    if not head:
+        return "the file is empty"
+    if len(head) <= HEAD_LINES:
+        return "the file has no rows, only comments and empty lines"
+    return f"its first {HEAD_LINES} lines are comments or empty, where a header or row is looked for; remove some"
 
 
 def guess(line: str) -> str:

@@ -1,24 +1,18 @@
 """Traces written to files: made-up ones, and changed ones; gzip by name, whole or not at all."""
 
-import contextlib
-import gzip
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
-from typing import IO, cast
 from zoneinfo import ZoneInfo
 
+from forebay.app import outputs
 from forebay.app.traces import Chances
 from forebay.demand import generator, synthesis
 from forebay.demand.arrays import ArrivalSource
 from forebay.demand.generator import Launch, Plan
 from forebay.demand.writing import FORMATS, Writer
-from forebay.domain.errors import BadInput, ForebayError
+from forebay.domain.errors import BadInput
 
-GZIP_LEVEL = 1
-"""Rows come faster than a higher level can pack them."""
 OnProgress = Callable[[float], None]
 
 
@@ -72,7 +66,10 @@ def made(plan: Plan, tier_weights: Mapping[str, float], out: Path, seed: int, on
 def written(
     rows: ArrivalSource, out: Path, tiers: Sequence[str], start_wall_s: float, prefixes: bool, on_progress: OnProgress
 ) -> tuple[int, int]:
-    """Write ``rows`` to ``out`` in the format that its name says; the number of requests and of bytes."""
+    """Write ``rows`` to ``out`` in the format that its name says; the number of requests and of bytes.
+
+    Raises BadInput for a place that can't be written, ForebayError where the disk refuses on the way.
+    """
     packed = out.suffix == ".gz"
     text_format = (Path(out.stem) if packed else out).suffix.removeprefix(".")
     if text_format not in FORMATS:
@@ -82,27 +79,11 @@ def written(
     except ValueError as error:
         raise BadInput(f"{out}: {error}") from None
     count = 0
-    with _whole(out, packed) as file:
+    outputs.check("--out", out)
+    with outputs.whole(out, packed) as file:
         file.write(writer.head())
         for chunk in rows:
             file.write(writer.rows(chunk))
             count += len(chunk.at_s)
             on_progress(float(chunk.at_s[-1]))
     return count, out.stat().st_size
-
-
-@contextlib.contextmanager
-def _whole(out: Path, packed: bool) -> Iterator[IO[bytes]]:
-    """A file that takes the place of ``out`` when all went well. Its gzip header has no time in it: the same rows, the same bytes."""
-    part = out.with_name(f"{out.name}.part")
-    try:
-        with ExitStack() as stack:
-            raw = stack.enter_context(part.open("wb"))
-            yield cast("IO[bytes]", stack.enter_context(gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0))) if packed else raw
-        os.replace(part, out)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ForebayError(f"can't write {out}: {error.strerror or error}") from None
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

@@ -1,5 +1,6 @@
 """A trace in one picture: its rate over time, its days, its lengths."""
 
+import io
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,9 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 
+from forebay.app import outputs
 from forebay.app.trace_study import Study
 from forebay.demand.series import RateSeries
-from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration
 
 matplotlib.use("Agg")
@@ -25,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def draw(study: Study, path: Path) -> None:
-    """Write the PNG. Raises BadInput where the disk refuses."""
+    """Write the PNG, whole or not at all. Raises BadInput where the disk refuses."""
     series = study.series
     daily = series.duration_s >= 2 * DAY_S
     below = int(daily) + int(study.lengths is not None)
@@ -39,12 +40,12 @@ def draw(study: Study, path: Path) -> None:
     for axis in figure.axes:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
+    picture = io.BytesIO()
     try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise BadInput(f"--png: can't write {str(path)!r}: {error.strerror or error}") from None
+        figure.savefig(picture, dpi=110, format="png")
     finally:
         pyplot.close(figure)
+    outputs.leave("--png", path, picture.getvalue())
 
 
 def _over_time(axis: Any, series: RateSeries, study: Study) -> None:

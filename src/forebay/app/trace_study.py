@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from forebay.app.lab import recorded
 from forebay.app.trace_files import format_of
 from forebay.app.traces import open_arrivals, read_series
+from forebay.demand.counts import Counts
 from forebay.demand.series import RateSeries
 from forebay.demand.statistics import LengthCounts, Meter, TraceStatistics, of_series
-from forebay.demand.trace import RATE_FORMATS, Counts
+from forebay.demand.trace import RATE_FORMATS
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_span
 
@@ -32,8 +34,10 @@ def studied(
 ) -> Study:
     """Read the part of ``path`` that ``span`` (start and duration in seconds) says; ``on_progress`` gets the share done.
 
-    Raises BadInput for what can't be used.
+    ``path`` may be a state folder of `forebay up`, of which ``column`` names the pool. Raises BadInput for what can't be used.
     """
+    if recorded.holds_history(path):
+        return _of_history(path, span, column)
     name = format_of(path, trace_format)
     if name in RATE_FORMATS:
         return _of_rates(path, name, span, column, lenient)
@@ -63,7 +67,22 @@ def studied(
 
 def _of_rates(path: Path, name: str, span: tuple[float, float | None], column: str, lenient: bool) -> Study:
     counts = Counts()
-    whole = read_series(path, name, column, lenient=lenient, counts=counts)
+    return _of_series(path, read_series(path, name, column, lenient=lenient, counts=counts), span, counts)
+
+
+def _of_history(path: Path, span: tuple[float, float | None], pool: str) -> Study:
+    """What a controller saw come to ``pool``; over what it did not see a line is drawn."""
+    if not pool:
+        raise BadInput(f"--column: found none, allowed: a pool whose history is in {path}, such as chat")
+    past, counts = recorded.read(path, pool), Counts()
+    requests = recorded.Buckets(past).requests
+    known = np.flatnonzero(np.isfinite(requests))
+    counts.rows, counts.filled = len(known), len(requests) - len(known)
+    values = np.interp(np.arange(len(requests)), known, requests[known]) / past.bucket_s
+    return _of_series(path, RateSeries(past.start_wall_s, past.bucket_s, values, name=f"{path} {pool}"), span, counts)
+
+
+def _of_series(path: Path, whole: RateSeries, span: tuple[float, float | None], counts: Counts) -> Study:
     start, duration_s = span
     first = math.floor(start / whole.step_s)
     last = len(whole.values) if duration_s is None else math.ceil((start + duration_s) / whole.step_s)

@@ -16,10 +16,11 @@ import numpy.typing as npt
 from forebay.app.trace_files import FORMATS, SERVEGEN_LENGTHS, blocks, first_line, format_of, guess, is_clients, renamed
 from forebay.demand import columns, intensity, series, servegen, synthesis, transform
 from forebay.demand.arrays import ArrivalSource
+from forebay.demand.counts import Counts
 from forebay.demand.intensity import Intensity
 from forebay.demand.lengths import FromRows, LengthSampler, Lognormal
 from forebay.demand.series import RateSeries
-from forebay.demand.trace import RATE_FORMATS, Counts
+from forebay.demand.trace import RATE_FORMATS, SECONDS_MAX
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_span
 from forebay.loadgen.files import lines
@@ -45,6 +46,7 @@ class OpenedTrace:
         tiers: Sequence[str],
         rate_only: bool,
         grouped: bool = False,
+        lengths_counts: Counts | None = None,
     ) -> None:
         self.name = name
         self.tiers = tuple(tiers)
@@ -53,6 +55,8 @@ class OpenedTrace:
         """Unix time of second 0 of the span; 0.0 where the trace doesn't say."""
         self.counts = counts
         """What reading the file came to: rows, failures, broken ones."""
+        self.lengths_counts = lengths_counts or Counts()
+        """The same of the file whose lengths are drawn, where there is one."""
         self.rate_only = rate_only
         """Its requests are drawn from rates; else they are the trace's own."""
         self.grouped = grouped
@@ -78,7 +82,9 @@ class OpenedTrace:
     def with_source(self, source: Callable[[], ArrivalSource], rates: Intensity | None = None) -> "OpenedTrace":
         """The same trace with other arrivals (and other rates behind them)."""
         changed = self.rates if rates is None else rates
-        return OpenedTrace(self.name, source, changed, self.start_wall_s, self.counts, self.tiers, self.rate_only, self.grouped)
+        return OpenedTrace(
+            self.name, source, changed, self.start_wall_s, self.counts, self.tiers, self.rate_only, self.grouped, self.lengths_counts
+        )
 
     def series(self, step_s: float) -> RateSeries:
         """Mean requests per second of each step (the last one may be cut short), by ``rates``."""
@@ -157,7 +163,9 @@ def open_arrivals(
     """
     if not 0 < rate_scale < math.inf:
         raise BadInput(f"rate scale: found {rate_scale}, allowed: a number above 0")
-    if not 0 <= start_s < math.inf or (duration_s is not None and not duration_s > 0):
+    if start_s > SECONDS_MAX:
+        raise BadInput(f"span: found a beginning {start_s:.4g} s after the trace's; allowed: up to {SECONDS_MAX} s, longer than any trace")
+    if not start_s >= 0 or (duration_s is not None and not duration_s > 0):
         raise BadInput(f"span: found {duration_s} s from {start_s} s; allowed: a duration above 0, from 0 s or later")
     if not (0 <= cv < math.inf and 0 <= noise < math.inf):
         raise BadInput(f"variation: found {cv} of gaps and {noise} of the rate, allowed: numbers of at least 0")
@@ -170,10 +178,11 @@ def open_arrivals(
     name = format_of(trace, trace_format)
     if name not in RATE_FORMATS:
         return _of_requests(wanted, name)
-    sampler = length_sampler(lengths, shape, lenient)
+    of_lengths = Counts()
+    sampler = length_sampler(lengths, shape, lenient, of_lengths)
     if name == "servegen" and is_clients(trace):
-        return _of_clients(wanted, sampler)
-    return _of_rates(wanted, name, sampler)
+        return _of_clients(wanted, sampler, of_lengths)
+    return _of_rates(wanted, name, sampler, of_lengths)
 
 
 def read_series(path: Path, name: str, column: str = "", *, lenient: bool = False, counts: Counts | None = None) -> RateSeries:
@@ -190,7 +199,7 @@ def read_series(path: Path, name: str, column: str = "", *, lenient: bool = Fals
     return series.servegen_totals(text, str(path), lenient=lenient, counts=counts)
 
 
-def _of_rates(wanted: _Wanted, name: str, sampler: LengthSampler) -> OpenedTrace:
+def _of_rates(wanted: _Wanted, name: str, sampler: LengthSampler, of_lengths: Counts) -> OpenedTrace:
     counts = Counts()
     published = read_series(wanted.path, name, wanted.column, lenient=wanted.lenient, counts=counts)
     whole = intensity.smooth(published.in_requests(sampler.prompt_tokens_mean).values, published.step_s)
@@ -202,10 +211,10 @@ def _of_rates(wanted: _Wanted, name: str, sampler: LengthSampler) -> OpenedTrace
         return wanted.tiered(synthesis.requests(at_s, sampler, wanted.chances("lengths")))
 
     wall_s = published.start_wall_s + wanted.start_s if published.start_wall_s else 0.0
-    return OpenedTrace(published.name, source, rates, wall_s, counts, wanted.tiers, rate_only=True)
+    return OpenedTrace(published.name, source, rates, wall_s, counts, wanted.tiers, rate_only=True, lengths_counts=of_lengths)
 
 
-def _of_clients(wanted: _Wanted, sampler: LengthSampler) -> OpenedTrace:
+def _of_clients(wanted: _Wanted, sampler: LengthSampler, of_lengths: Counts) -> OpenedTrace:
     counts = Counts()
     sent = servegen.clients(lines(str(wanted.path)), str(wanted.path), lenient=wanted.lenient, counts=counts)
     rates = wanted.cut(intensity.level(sent.totals(), servegen.WINDOW_S))
@@ -214,7 +223,7 @@ def _of_clients(wanted: _Wanted, sampler: LengthSampler) -> OpenedTrace:
         span = (wanted.start_s, wanted.duration_s)
         return wanted.tiered(servegen.arrivals(sent, sampler, wanted.rate_scale, *span, wanted.chances("clients")))
 
-    return OpenedTrace(str(wanted.path), source, rates, 0.0, counts, wanted.tiers, rate_only=True)
+    return OpenedTrace(str(wanted.path), source, rates, 0.0, counts, wanted.tiers, rate_only=True, lengths_counts=of_lengths)
 
 
 def _of_requests(wanted: _Wanted, name: str) -> OpenedTrace:
@@ -257,8 +266,11 @@ def _counted(rows: ArrivalSource, wanted: _Wanted) -> tuple[npt.NDArray[np.float
     return per_second.astype(np.float64), grouped
 
 
-def length_sampler(path: Path | None, shape: tuple[int, int], lenient: bool = False) -> LengthSampler:
-    """Lengths as in the trace of requests (or ServeGen's lengths) ``path``; None: lognormal around the means ``shape``. Raises BadInput."""
+def length_sampler(path: Path | None, shape: tuple[int, int], lenient: bool = False, counts: Counts | None = None) -> LengthSampler:
+    """Lengths as in the trace of requests (or ServeGen's lengths) ``path``; None: lognormal around the means ``shape``. Raises BadInput.
+
+    ``counts`` is told what reading the file came to.
+    """
     if path is None:
         try:
             return Lognormal(*shape)
@@ -266,12 +278,12 @@ def length_sampler(path: Path | None, shape: tuple[int, int], lenient: bool = Fa
             raise BadInput(f"shape: {error}") from None
     name = guess(first_line(path))
     if name == SERVEGEN_LENGTHS:
-        return servegen.ClientLengths(lines(str(path)), str(path), lenient=lenient)
+        return servegen.ClientLengths(lines(str(path)), str(path), lenient=lenient, counts=counts)
     name = format_of(path)
     if name in RATE_FORMATS:
         raise BadInput(f"{path}: a trace of rates has no lengths to draw; name a trace of requests or ServeGen's lengths")
     prompt, output, rows = [], [], 0
-    for chunk in columns.Reader(name, str(path), None, lenient=lenient).read(blocks(path)):
+    for chunk in columns.Reader(name, str(path), None, lenient=lenient, counts=counts).read(blocks(path)):
         prompt.append(chunk.prompt_tokens)
         output.append(chunk.output_tokens)
         rows += len(chunk.at_s)

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from forebay.cli import lab_options as options
 from forebay.cli import lab_output
+from forebay.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from forebay.app.lab.request import LabRequest
 
 
-@lab_output.stoppable()
+@stoppable()
 def command(
     spec: options.SpecFile = Path("forebay.yaml"),
     history: Annotated[
@@ -52,7 +52,7 @@ def command(
     """Would this policy have held last week? Play it on the demand that this fleet's own controller saw come.
 
     `forebay backtest` beside a forebay.yaml that runs, or has run, with `forebay up` takes what its controller recorded: how many
-    requests came each minute, and how long they were. Change the spec (bounds, promise, profile, calendar) and ask again.
+    requests came in each five minutes, and how long they were. Change the spec (bounds, promise, profile, calendar) and ask again.
     `--policies all` adds everybody else's. Rates are recorded, single requests are not: those are drawn, from `--seed`.
 
     Exit code 2: bad input (there is no history), nothing was played.
@@ -63,7 +63,7 @@ def command(
     from forebay.app.lab.policies import chosen
     from forebay.app.lab.world import prepared
 
-    options.check_outputs(json, html)
+    options.check_outputs(given)
     names = chosen("--policies", policies)
     last_s = options.above_zero_s("--last", last)
     with lab_output.told_bar() as (doing, tell):
@@ -81,6 +81,7 @@ def _request(spec: Path, path: Path, last_s: float, given: dict[str, Any], tell:
 
     trace = options.trace_options({**options.NO_TRACE, **given, "trace": str(path)})
     request = options.request(spec, given["pool"], trace, given)
-    if recorded.is_state(path):
-        trace = msgspec.structs.replace(trace, recorded=recorded.read(path, request.pool.name))
-    return ending(msgspec.structs.replace(request, trace=trace), last_s, tell)
+    if recorded.is_state(path) and request.trace.recorded is None:
+        recorded.read(path, request.pool.name)  # there is none: it says so
+    lab_output.warn_of_seeds(request, given["seeds"])
+    return ending(request, last_s, tell)

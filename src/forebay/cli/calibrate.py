@@ -1,8 +1,8 @@
 """``forebay calibrate``: measure a live engine, fit its profile, say what was not measured, and write it for ``forebay.yaml``."""
 
 import asyncio
-import os
 import random
+import re
 import secrets
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +14,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from forebay.adapters.clock import MeasuringClock
+from forebay.app import outputs
 from forebay.cli import output
+from forebay.cli.stopping import stoppable
 from forebay.domain.errors import BadInput
-from forebay.domain.units import parse_duration_s
+from forebay.domain.units import format_duration, parse_duration_s
 from forebay.engine.catalogue import PROFILES
 from forebay.engine.fitting import Fitted, fit
 from forebay.loadgen.calibration import BYTES_PER_TOKEN, Measured, Plan, Sweep
 from forebay.loadgen.http import Target, parse_target
+from forebay.spec.fields import PROFILE_NAME
 from forebay.spec.problems import did_you_mean
 
 UNITS = {
@@ -32,8 +35,10 @@ UNITS = {
 
 BYTES_NOTED = 0.05
 SEEDS = 2**32
+TIMEOUT_S_MAX = 86_400.0
 
 
+@stoppable()
 def command(
     url: Annotated[
         str, typer.Argument(metavar="URL", help="A live engine, such as http://127.0.0.1:8000. Nothing else should use it meanwhile.")
@@ -54,7 +59,7 @@ def command(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Of prompts and of the bootstrap. Default: drawn anew, as an engine may have prompts that it has seen in its cache."
+            min=0, help="Of prompts and of the bootstrap. Default: drawn anew, as an engine may have prompts that it has seen in its cache."
         ),
     ] = None,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")] = None,
@@ -64,9 +69,14 @@ def command(
     Each coefficient comes with its interval; one that the measurements can't tell is said to be so. Takes some minutes.
     """
     output.check_json(json)
+    if write is not None:
+        outputs.check("--write", write)
+    outputs.check_apart({"--write": write, "--json": output.file_of(json)}, {})
     if base and base not in PROFILES:
         hint = did_you_mean(base, PROFILES)
         raise BadInput(f"--base: no profile is called {base!r}; allowed: {', '.join(PROFILES)}" + (f"; {hint}" if hint else ""))
+    if not re.fullmatch(PROFILE_NAME.pattern, name):
+        raise BadInput(f"--name: found {name!r}; allowed: {PROFILE_NAME.words}, such as {PROFILE_NAME.example}")
     plan = Plan(
         _numbers("--sequences", sequences, 1, 4096), _numbers("--prompts", prompts, 1, 1_000_000), output_tokens, repeats, _seconds(timeout)
     )
@@ -80,7 +90,7 @@ def command(
     found = fit(measured.decode, measured.prefill, chunk, np.random.default_rng(seed))
     text = _yaml(found, measured, name, base)
     if write is not None:
-        _write(write, text)
+        outputs.leave("--write", write, text.encode())
     if json is not None:
         output.write_json(_result(found, measured), json)
     if json != "-":
@@ -111,9 +121,12 @@ def _numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
 
 def _seconds(text: str) -> float:
     try:
-        return parse_duration_s(text)
+        seconds = parse_duration_s(text)
     except ValueError as error:
         raise BadInput(f"--timeout: {error}") from None
+    if not 0 < seconds <= TIMEOUT_S_MAX:
+        raise BadInput(f"--timeout: found {text!r}, allowed: more than 0, at most {format_duration(TIMEOUT_S_MAX)}")
+    return seconds
 
 
 def _result(found: Fitted, measured: Measured) -> dict[str, Any]:
@@ -175,15 +188,6 @@ def _spread(found: Fitted) -> str:
     return f"Single steps take {usual} in nine cases of ten, {spread.p99:.0%} or more in one of a hundred."
 
 
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(text)
-        os.replace(part, path)
-    except OSError as error:
-        raise BadInput(f"--write: can't write {str(path)!r} ({error.strerror}); name a file in a folder that exists") from None
-
-
 def _print(found: Fitted, measured: Measured, ending: str) -> None:
     console = output.console(highlight=False)
     table = Table(
@@ -191,13 +195,18 @@ def _print(found: Fitted, measured: Measured, ending: str) -> None:
         title_justify="left",
     )
     for column in ("", "value", "90 % interval", ""):
-        table.add_column(column)
+        table.add_column(column, no_wrap=True)
+    unsure = []
     for each in found.coefficients:
         scale, unit, words = UNITS[each.name]
-        note = "" if each.identified else f"not identified: {each.because}"
+        note = "" if each.identified else "not identified"
         table.add_row(words, f"{each.value * scale:.3f} {unit}", f"{each.low * scale:.3f} to {each.high * scale:.3f}", note)
-    table.add_row("front end", f"{found.front_end_s * 1e3:.2f} ms", "", "HTTP, tokenising, scheduling before the first token")
+        unsure += [] if each.identified else [f"Not identified, {words}: {each.because}."]
+    table.add_row("front end", f"{found.front_end_s * 1e3:.2f} ms")
     console.print(table)
+    for line in unsure:
+        console.print(line, markup=False)
+    console.print("The front end is HTTP, tokenising and scheduling before the first token.")
     console.print(f"Step times where the fit had not looked: {found.error_median:.1%} off in the median, {found.error_worst:.1%} at worst.")
     console.print(_spread(found))
     covers = found.coverage

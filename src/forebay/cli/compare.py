@@ -9,6 +9,7 @@ import typer
 from forebay.app.lab.over_cores import cores
 from forebay.cli import lab_options as options
 from forebay.cli import lab_output
+from forebay.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from forebay.app.lab.candidates import Candidate
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from forebay.app.lab.world import Prepared
 
 
-@lab_output.stoppable()
+@stoppable()
 def command(
     spec: options.SpecFile,
     trace: options.Trace,
@@ -62,22 +63,27 @@ def command(
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab import tuning  # the simulator: nothing that another verb should wait for
-    from forebay.app.lab.policies import chosen
+    from forebay.app.lab.policies import chosen  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.world import prepared
 
-    options.check_outputs(json, html)
+    options.check_outputs(given)
     names = chosen("--policies", policies)
     request = options.request(spec, pool, options.trace_options(given), given)
+    lab_output.warn_of_seeds(request, seeds)
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
-    rivals = None
-    if tuned:
-        with lab_output.told_bar() as (doing, tell):
-            rivals = tuning.rivals(ready, names, jobs=jobs or cores(), doing=doing, tell=tell)
+    rivals = _rivals(ready, names, jobs) if tuned else None
+    if rivals:
         ready = msgspec.structs.replace(ready, notes=(*ready.notes, rivals.note))
     found = _played(ready, names, [choice.chosen for choice in rivals.choices] if rivals else [], given)
     _deliver(found, rivals, json, html)
+
+
+def _rivals(ready: "Prepared", names: list[str], jobs: int) -> "Rivals":
+    from forebay.app.lab import tuning
+
+    with lab_output.told_bar() as (doing, tell):
+        return tuning.rivals(ready, names, jobs=jobs or cores(), doing=doing, tell=tell)
 
 
 def _deliver(found: "Comparison", rivals: "Rivals | None", json: str | None, html: Path | None) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from forebay.app import outputs
 from forebay.app.config import load
 from forebay.app.lab.actuating import parse_actuator
 from forebay.app.lab.faults import parse_faults
@@ -13,6 +14,7 @@ from forebay.app.lab.request import LabRequest, TraceOptions
 from forebay.cli import output
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, parse_duration_s, parse_size_bytes
+from forebay.simulation.lab_scenario import SCRAPE_DELAY_S_MAX
 from forebay.simulation.values import Dispatch, Order, Queueing
 from forebay.spec.problems import did_you_mean, listed
 from forebay.spec.types import Pool, Spec
@@ -20,6 +22,7 @@ from forebay.spec.types import Pool, Spec
 TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
 SCALE_MAX = 1e6
+WEIGHT_MAX = 1e9
 COLD_START_S_MAX = 86_400.0
 """Slower than that no start is: it is a mistake in the unit."""
 
@@ -30,7 +33,7 @@ SpecFile = Annotated[
     Path, typer.Option("--spec", "-c", metavar="FILE", help="A configuration (any forebay.yaml): its pool, promise, profile and bounds.")
 ]
 PoolName = Annotated[str | None, typer.Option("--pool", metavar="NAME", help="Which pool of it, where there are several.")]
-Trace = Annotated[str, typer.Option("--trace", metavar="FILE", help="Recorded arrivals, plain or gzip.")]
+Trace = Annotated[str, typer.Option("--trace", metavar="FILE", help="Recorded arrivals, plain or gzip; or a state folder of `forebay up`.")]
 TraceFormat = Annotated[str, typer.Option("--trace-format", help=f"{' | '.join(TRACE_FORMATS)}; auto looks at the first line.")]
 Lengths = Annotated[
     str | None,
@@ -56,7 +59,9 @@ RateNoise = Annotated[
     float, typer.Option("--noise", min=0.0, max=1.0, help="For traces of rates: stray from minute to minute, such as 0.05.")
 ]
 GapCv = Annotated[float, typer.Option("--cv", min=0.0, max=100.0, help="For traces of rates: how bursty arrivals are; 1 is Poisson.")]
-Lenient = Annotated[bool, typer.Option("--lenient", help="Skip and count broken rows instead of stopping at the first.")]
+Lenient = Annotated[
+    bool, typer.Option("--lenient", help="Skip and count broken rows instead of stopping at the first; sort rows a little out of order.")
+]
 ColdStart = Annotated[
     str | None,
     typer.Option(
@@ -157,6 +162,7 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         )
     declared = load(spec)
     chosen = chosen_pool(declared, pool, spec)
+    trace = _of_history(trace, chosen.name)
     names = [tier.name for tier in declared.tiers]
     for tier, _ in trace.tiers:
         if tier not in names:
@@ -177,7 +183,7 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         start_cv=world["start_cv"],
         shared_bandwidth_bytes_per_s=_bandwidth("--weights-bandwidth", world["weights_bandwidth"]),
         peer_to_peer=world["peers"],
-        scrape_delay_s=duration_s("--scrape-delay", world["scrape_delay"]),
+        scrape_delay_s=_scrape_delay_s(world["scrape_delay"]),
     )
 
 
@@ -201,6 +207,14 @@ def trace_options(given: dict[str, Any]) -> TraceOptions:
         gap_cv=given["cv"],
         column=given["column"],
     )
+
+
+def _of_history(trace: TraceOptions, pool: str) -> TraceOptions:
+    """``trace``, with what was recorded of ``pool`` where it names a state folder."""
+    from forebay.app.lab import recorded  # numpy and its like: not for verbs that don't play
+
+    path = Path(trace.path)
+    return msgspec.structs.replace(trace, recorded=recorded.read(path, pool)) if recorded.holds_history(path) else trace
 
 
 NO_TRACE: dict[str, Any] = {
@@ -283,12 +297,20 @@ def weights(option: str, text: str) -> tuple[tuple[str, float], ...]:
             weight = float(value)
         except ValueError:
             weight = -1.0
-        if not name.strip() or name.strip() in found or not 0 < weight < float("inf"):
+        if not name.strip() or name.strip() in found or not 0 < weight <= WEIGHT_MAX:
             raise BadInput(
-                f"{option}: found {part!r}, allowed: TIER=WEIGHT, each tier once, weights above 0, such as interactive=0.8,batch=0.2"
+                f"{option}: found {part!r}, allowed: TIER=WEIGHT, each tier once, weights above 0 to {WEIGHT_MAX:g}, such as "
+                "interactive=0.8,batch=0.2"
             )
         found[name.strip()] = weight
     return tuple(found.items())
+
+
+def _scrape_delay_s(text: str) -> float:
+    seconds = duration_s("--scrape-delay", text)
+    if seconds > SCRAPE_DELAY_S_MAX:
+        raise BadInput(f"--scrape-delay: found {text!r}, allowed: at most {format_duration(SCRAPE_DELAY_S_MAX)}")
+    return seconds
 
 
 def _with_cold_start(pool: Pool, text: str | None) -> Pool:
@@ -302,11 +324,19 @@ def _with_cold_start(pool: Pool, text: str | None) -> Pool:
     return msgspec.structs.replace(pool, scaling=msgspec.structs.replace(pool.scaling, cold_start_s=seconds))
 
 
-def check_outputs(json: str | None, html: Path | None) -> None:
-    """Raises BadInput, before an hour of work is done, where a result could not be left."""
-    output.check_json(json)
-    if html is not None and (html.is_dir() or not html.resolve().parent.is_dir()):
-        raise BadInput(f"--html: found {str(html)!r}, allowed: a file in a folder that exists")
+def check_outputs(given: dict[str, Any]) -> None:
+    """Raises BadInput, before an hour of work is done, where a result could not be left, or would take the place of what is read.
+
+    ``given``: json, html, spec, trace (or history), lengths, as they were given.
+    """
+    html, read = given["html"], given.get("trace") or given.get("history")
+    output.check_json(given["json"])
+    if html is not None:
+        outputs.check("--html", html)
+    inputs = {"the trace": read, "what --lengths names": given.get("lengths"), "the configuration": given["spec"]}
+    outputs.check_apart(
+        {"--json": output.file_of(given["json"]), "--html": html}, {what: Path(name) for what, name in inputs.items() if name is not None}
+    )
 
 
 def _hint(name: str, known: tuple[str, ...] | list[str]) -> str:

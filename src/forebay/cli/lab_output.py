@@ -3,7 +3,6 @@ promise is marked."""
 
 import contextlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,10 +16,13 @@ from rich.text import Text
 
 from forebay.app.report.content import format_hours
 from forebay.cli import output
+from forebay.cli.stopping import code
+from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_share
 
 if TYPE_CHECKING:
     from forebay.app.lab.comparing import Comparison
+    from forebay.app.lab.request import LabRequest
     from forebay.app.lab.tuning import Choice
     from forebay.simulation.clairvoyant import Bound
     from forebay.simulation.values import PolicySummary, RunResult
@@ -30,8 +32,6 @@ LINE_EVERY_S = 15.0
 """Between lines of progress where there is no terminal…"""
 LINES_PER_ELAPSED = 20
 """…and no more than so many in the time that has gone by: a night's run writes a hundred or so, not thousands."""
-INTERRUPTED = 130
-"""As shells have it: 128 + SIGINT."""
 _GAPS = (2, 1)
 """Between columns of the table of policies; the wider one where there is room."""
 _KEPT = ("", "policy", "GPU-\nhours", "×\nlimit", "kept")
@@ -69,7 +69,7 @@ class Lines:
             return
         elapsed_s = now_s - self._began_s
         self._due_s = now_s + max(LINE_EVERY_S, elapsed_s / LINES_PER_ELAPSED)
-        print(f"{self._what}: {100 * share:.0f} % after {format_duration(round(elapsed_s))}", file=sys.stderr, flush=True)
+        output.aside(f"{self._what}: {100 * share:.0f} % after {format_duration(round(elapsed_s))}")
 
 
 @contextlib.contextmanager
@@ -86,27 +86,52 @@ def told_bar(now_s: Callable[[], float] = time.monotonic) -> Iterator[tuple[Call
         yield lambda what: progress.update(task, description=what), lambda share: progress.update(task, completed=share * BAR_STEPS)
 
 
-@contextlib.contextmanager
-def stoppable() -> Iterator[None]:
-    """Ctrl-C ends the verb with one line and exit code 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("stopped; nothing was written", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+def warn_of_seeds(request: "LabRequest", seeds: int) -> None:
+    """Say on stderr, before anybody waits for them, that several seeds will give the same."""
+    from forebay.app.lab.seeds import alike
+
+    if seeds > 1 and alike(request):
+        output.aside(
+            f"--seeds {seeds}: every seed will give the same: recorded requests are played as they came, and nothing else here is drawn. "
+            "One is enough; what would be drawn: --start-cv, --faults crashes=…, weights of --tiers, a --rate-scale, a trace of rates"
+        )
 
 
 def deliver(found: "Comparison", json: str | None, html: Path | None, value: Any = None) -> None:
-    """The page, the numbers (``value``, or all of the comparison), and the table unless the numbers went to stdout."""
+    """The page, the numbers (``value``, or all of the comparison), and the table unless the numbers went to stdout.
+
+    What can't be left costs nobody the rest: it is said (BadInput) when all else is there. Files come first, for whoever reads
+    the table may read no further than a few lines.
+    """
     from forebay.app.lab.comparing import as_json
     from forebay.app.lab.reporting import write_page
 
-    if json != "-":
-        show(found, html)  # first, so that a page that can't be written costs nobody the run
-    if html is not None:
-        write_page(found, html)
-    if json is not None:
-        output.write_json(as_json(found) if value is None else value, json)
+    left: list[str] = []
+    problems: list[BadInput] = []
+    try:
+        if html is not None:
+            with _noted(problems):
+                write_page(found, html)
+                left.append(str(html))
+        if json is not None:
+            with _noted(problems):
+                output.write_json(as_json(found) if value is None else value, json)
+                left.append(json)
+        if json != "-":
+            show(found, html if html is not None and str(html) in left else None)
+    except KeyboardInterrupt as stop:
+        output.aside(f"stopped; written: {', '.join(left) or 'nothing'}")
+        raise typer.Exit(code(stop)) from None
+    if problems:
+        raise BadInput("\n".join(map(str, problems)))
+
+
+@contextlib.contextmanager
+def _noted(problems: list[BadInput]) -> Iterator[None]:
+    try:
+        yield
+    except BadInput as problem:
+        problems.append(problem)
 
 
 def show(comparison: "Comparison", html: Path | None) -> None:
@@ -141,6 +166,15 @@ def show_choices(choices: Sequence["Choice"], promise: float) -> None:
         row = next(row for candidate, row in choice.tried if candidate == choice.chosen)
         table.add_row(choice.policy, choice.settings, format_hours(row.gpu_hours), format_share(row.attainment, promise), choice.because)
     output.console(highlight=False).print(table)
+
+
+def show_verdicts(verdicts: Mapping[str, str], remark: str) -> None:
+    """Whether to take what was chosen, a line for each policy."""
+    console = output.console(highlight=False)
+    for name, verdict in verdicts.items():
+        console.print(f"{name}: {verdict}", style="bold", markup=False)
+    if remark:
+        console.print(remark, markup=False)
 
 
 def say(text: str) -> None:
@@ -181,7 +215,7 @@ def _title(comparison: "Comparison") -> str:
     ready = comparison.ready
     slo, found = ready.request.pool.slo, ready.survey
     return (
-        f"{ready.request.pool.name}: {found.requests:,} requests in {format_duration(ready.duration_s)} "
+        f"{ready.request.pool.name}: {found.requests:,} request{'s' * (found.requests != 1)} in {format_duration(ready.duration_s)} "
         f"({found.mean_per_s:.4g}/s, busiest minute {found.peak_per_s:.4g}/s); promised to {100 * slo.attainment:g} %: "
         f"first token {format_duration(slo.ttft_s)}, {format_duration(slo.itl_s)} a token"
     )

@@ -1,6 +1,10 @@
 """The command ``forebay``: one verb per file, errors as one sentence on stderr, exit codes that scripts can trust."""
 
+import contextlib
+import errno
 import importlib.metadata
+import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -28,10 +32,13 @@ from forebay.cli import (
     usage,
     world,
 )
+from forebay.cli.stopping import INTERRUPTED
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.native import RELAYED_IN
 
 VALUE_CHARS_MAX = 100
+REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""No room for what is written, which has no name where it is stdout."""
 _PLAINLY = (
     ("Input should be ", ""),
     ("a valid integer", "a whole number"),
@@ -121,14 +128,43 @@ app.command("world")(world.command)
 
 def main() -> None:
     """Run the verb that was asked for; never shows a traceback for a mistake of the user's."""
+    _open_what_is_closed()
     try:
-        app()
+        _run()
     except ForebayError as error:
-        print(error, file=sys.stderr)
+        with contextlib.suppress(OSError):  # whoever closed stderr still gets the code
+            print(error, file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except MemoryError:
+        print("memory ran out: take a shorter --duration, or --jobs 1 where several processes work", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        if error.filename is not None or error.errno not in REFUSED:
+            raise
+        # What is still to be written would be refused again, loudly, when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print(f"what was to be written could not be: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _run() -> None:
+    try:
+        app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses it twice still gets one line
+        sys.stdout.flush()
+        raise
+
+
+def _open_what_is_closed() -> None:
+    """Where the shell closed stdout or stderr: nothing meant for the one may go to the other, or into a file that is opened next."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
 
 
 if __name__ == "__main__":

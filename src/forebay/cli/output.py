@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from forebay.domain.errors import BadInput
+from forebay.app import outputs
 
+OR_STDOUT = f"{outputs.A_FILE}, or - for stdout"
 PIPE_COLUMNS = 200
 """Width where there is no terminal to ask: a pipe has no edge, and names and addresses must come through whole."""
 
@@ -26,6 +27,12 @@ def console(stderr: bool = False, highlight: bool = True) -> Console:
     return Console(stderr=stderr, highlight=highlight, width=PIPE_COLUMNS)
 
 
+def aside(text: str) -> None:
+    """A line on stderr, if it takes any: a log whose disk is full, or whose reader has gone, costs nobody the work."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def write_json(value: Any, target: str) -> None:
     """Write ``value`` as indented JSON to ``target``; raises BadInput where it can't be written."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
@@ -33,33 +40,16 @@ def write_json(value: Any, target: str) -> None:
         sys.stdout.buffer.write(text)
         sys.stdout.flush()
         return
-    path = Path(os.path.realpath(target))
-    part = path.with_name(f"{path.name}.part")
-    try:
-        if Path(target).exists() and not path.is_file():
-            # A device or a pipe (or a folder, which says so): one put in its place would be the end of it.
-            Path(target).write_bytes(text)
-        else:
-            part.write_bytes(text)
-            os.replace(part, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise _unwritable(target, error.strerror) from None
+    outputs.leave("--json", Path(target), text, OR_STDOUT)
 
 
 def check_json(target: str | None) -> None:
     """Raises BadInput where ``write_json`` could not leave anything at ``target``, before work is done whose result would be lost."""
-    if target is None or target == "-":
-        return
-    folder = Path(os.path.realpath(target)).parent
-    if Path(target).is_dir():
-        raise _unwritable(target, "Is a directory")
-    if not folder.is_dir() and not Path(target).exists():
-        raise _unwritable(target, "No such file or directory")
-    if not os.access(target if Path(target).exists() else folder, os.W_OK):
-        raise _unwritable(target, "Permission denied")
+    path = file_of(target)
+    if path is not None:
+        outputs.check("--json", path, OR_STDOUT)
 
 
-def _unwritable(target: str, why: str | None) -> BadInput:
-    return BadInput(f"--json: can't write {target!r} ({why}); name a file in a folder that exists, or - for stdout")
+def file_of(target: str | None) -> Path | None:
+    """The file that ``--json`` names; None for stdout and where nothing is asked for."""
+    return None if target is None or target == "-" else Path(target)

@@ -3,6 +3,7 @@
 Every number is kept as the decimal that was typed, so that the answer is the one that a calculation on paper gives.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from forebay.app.outputs import check_apart
 from forebay.app.trace_files import FORMATS
 from forebay.cli import plan_inputs as inputs
-from forebay.cli.output import check_json, write_json
+from forebay.cli.output import aside, check_json, file_of, write_json
 from forebay.cli.plan_table import per, show, show_measured
+from forebay.cli.stopping import stoppable
 from forebay.domain.errors import BadInput
 from forebay.scaling.capacity import REPLICAS_MAX
 from forebay.simulation import sizing
@@ -64,7 +67,7 @@ Measure = Annotated[
     bool,
     typer.Option(help="Measure what one replica of --spec serves with the trace's (or --lengths') lengths: some seconds of simulation."),
 ]
-Lenient = Annotated[bool, typer.Option("--lenient", help="Skip the trace's broken rows.")]
+Lenient = Annotated[bool, typer.Option("--lenient", help="Skip and count the trace's broken rows; sort rows a little out of order.")]
 Json = Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the plan as JSON to PATH (- for stdout).")]
 
 
@@ -74,6 +77,7 @@ def root() -> None:
 
 
 @app.command("size")
+@stoppable()
 def size(
     qps_per_replica: Qps = None,
     target: Target = None,
@@ -107,8 +111,9 @@ def size(
     `forebay plan size --qps-per-replica 12 --target 70% --peak 400 --trough 80 --ramp-per-min 7 --cold-start 6m` is a worked case.
     """
     check_json(json)
-    inputs.one_of({"--ramp-per-min": ramp_per_min, "--rise": rise}, "how steeply the rate rises")
-    inputs.one_of({"--spares": spares, "--failure-domains": failure_domains}, "how many replicas may fail")
+    check_apart({"--json": file_of(json)}, {"the trace": trace, "what --lengths names": lengths, "the configuration": spec})
+    inputs.check_lengths(lengths, spec, qps_per_replica, measure)
+    _one_of_each(ramp_per_min, rise, spares, failure_domains)
     given = {
         "replica_per_s": inputs.rate("--qps-per-replica", qps_per_replica),
         "target": inputs.share(target),
@@ -128,14 +133,26 @@ def size(
     rates = inputs.rates_of(part) if part else None
     found = None
     if measure and spec is not None and qps_per_replica is None:
-        found = inputs.measured_rate(spec, pool, inputs.lengths_from(lengths, part), _busiest(known, rates))
+        found = inputs.measured_rate(spec, pool, inputs.lengths_from(lengths, part), lenient, _busiest(known, rates))
     if found is not None and found.measured_per_s:
         known["replica_per_s"] = sizing.exactly(found.measured_per_s)
     facts, planned = _worked_out(known, failure_domains, rates)
-    _deliver(facts, planned, found, inputs.warm_of(spec, pool, facts), json)
+    _deliver(facts, planned, found, inputs.warm_of(spec, pool, facts), json, rates.told if rates else ())
 
 
-def _deliver(facts: Facts, planned: Plan, found: "ReplicaRate | None", warm: tuple[WarmPlan, Fraction] | None, json: str | None) -> None:
+def _one_of_each(ramp_per_min: str | None, rise: str | None, spares: int | None, failure_domains: int | None) -> None:
+    inputs.one_of({"--ramp-per-min": ramp_per_min, "--rise": rise}, "how steeply the rate rises")
+    inputs.one_of({"--spares": spares, "--failure-domains": failure_domains}, "how many replicas may fail")
+
+
+def _deliver(
+    facts: Facts,
+    planned: Plan,
+    found: "ReplicaRate | None",
+    warm: tuple[WarmPlan, Fraction] | None,
+    json: str | None,
+    told: Sequence[str],
+) -> None:
     if json is not None:
         measures = {"measured_replica_qps": found.measured_per_s, "formula_replica_qps": found.formula_per_s} if found else {}
         write_json({**msgspec.structs.asdict(planned), **(msgspec.structs.asdict(warm[0]) if warm else {}), **measures}, json)
@@ -143,6 +160,8 @@ def _deliver(facts: Facts, planned: Plan, found: "ReplicaRate | None", warm: tup
         show(facts, planned, warm)
         if found is not None:
             show_measured(found)
+    for line in told:
+        aside(line)
 
 
 def _busiest(known: dict[str, Any], rates: inputs.Rates | None) -> float:

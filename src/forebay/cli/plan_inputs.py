@@ -148,6 +148,15 @@ def rise(text: str) -> Fraction:
     return (high - low) / seconds
 
 
+def check_lengths(lengths: Path | None, spec: Path | None, qps_per_replica: str | None, measure: bool) -> None:
+    """Raises BadInput where ``lengths`` would not be looked at."""
+    if lengths is not None and (spec is None or qps_per_replica is not None or not measure):
+        raise BadInput(
+            "--lengths: found nothing to measure, allowed: beside --spec, whose replica is measured with them, and without "
+            "--qps-per-replica and --no-measure"
+        )
+
+
 def lengths_from(lengths: Path | None, trace: "TracePart | None") -> Path | None:
     """Where token lengths can be drawn from: the one that was named, else a trace of requests."""
     if lengths is not None or trace is None:
@@ -157,7 +166,7 @@ def lengths_from(lengths: Path | None, trace: "TracePart | None") -> Path | None
     return None if format_of(trace.path, trace.trace_format) in RATE_FORMATS else trace.path
 
 
-def measured_rate(spec: Path, name: str | None, lengths: Path | None, peak_per_s: float) -> "ReplicaRate | None":
+def measured_rate(spec: Path, name: str | None, lengths: Path | None, lenient: bool, peak_per_s: float) -> "ReplicaRate | None":
     """What one replica of the pool serves with these lengths; None where there are none, no profile, or a declared rate stands."""
     pool = _pool(spec, name)
     if lengths is None or pool.profile is None or pool.scaling.replica_rate_per_s is not None:
@@ -168,7 +177,7 @@ def measured_rate(spec: Path, name: str | None, lengths: Path | None, peak_per_s
     tiers = sorted(load(spec).tiers, key=lambda tier: tier.rank)
     rate_per_s = pool_capacity(pool).rate_per_s
     replicas = math.ceil(peak_per_s / rate_per_s) if rate_per_s else 0
-    sampler = length_sampler(lengths, (pool.scaling.prompt_tokens, pool.scaling.output_tokens))
+    sampler = length_sampler(lengths, (pool.scaling.prompt_tokens, pool.scaling.output_tokens), lenient)
     return measured(pool, tiers, sampler, replicas or REPLICAS_MAX // 2, time.process_time)
 
 
@@ -190,6 +199,8 @@ class Rates(msgspec.Struct, frozen=True):
 
     bucket_s: Fraction
     per_s: list[float]
+    told: tuple[str, ...] = ()
+    """What became of rows that were not taken as they stand."""
 
 
 def rates_of(wanted: TracePart) -> Rates:
@@ -219,4 +230,4 @@ def rates_of(wanted: TracePart) -> Rates:
             f"--bucket: found {format_duration(float(wanted.bucket_s))}, allowed: at most {BUCKETS_MAX:,} of them in the trace's "
             f"{format_duration(trace.duration_s)}"
         )
-    return Rates(wanted.bucket_s, [float(rate) for rate in trace.series(float(wanted.bucket_s)).values])
+    return Rates(wanted.bucket_s, [float(rate) for rate in trace.series(float(wanted.bucket_s)).values], tuple(trace.counts.told()))

@@ -5,7 +5,6 @@ import gc
 import random
 import resource
 import signal
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -20,7 +19,9 @@ from rich.text import Text
 
 from forebay.adapters.clock import MeasuringClock
 from forebay.cli import output
-from forebay.demand.trace import FORMATS, Counts, TraceRow
+from forebay.cli.trace_words import say_counts
+from forebay.demand.counts import Counts
+from forebay.demand.trace import FORMATS, TraceRow
 from forebay.domain.errors import BadInput, ForebayError
 from forebay.domain.units import format_duration, parse_duration_s
 from forebay.loadgen import files, replay
@@ -87,7 +88,7 @@ def _deliver(report: ReplayReport, counts: Counts, json: str | None) -> None:
     if json is not None:
         output.write_json(to_json(report), json)
     output.console(stderr=json == "-").print(render(report))
-    _say_skipped(counts)
+    say_counts(counts)
     if report.unsent:
         raise ForebayError("interrupted: rows of the trace were left unsent; the report covers those that were sent")
 
@@ -196,14 +197,6 @@ def _remarks(report: ReplayReport) -> str:
 
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} × {number}" for name, number in counts.items()) or "none"
-
-
-def _say_skipped(counts: Counts) -> None:
-    skipped = {"failed in the trace": counts.failures, "broken": counts.broken, "too far out of order": counts.late}
-    told = ", ".join(f"{number} {what}" for what, number in skipped.items() if number)
-    if told:
-        first = f"; the first broken one: {counts.first_problem}" if counts.first_problem else ""
-        print(f"rows skipped: {told}{first}", file=sys.stderr)
 
 
 def _one_of(option: str, text: str, allowed: tuple[str, ...]) -> str:

@@ -6,9 +6,10 @@ import typer
 
 from forebay.cli import lab_options as options
 from forebay.cli import lab_output
+from forebay.cli.stopping import stoppable
 
 
-@lab_output.stoppable()
+@stoppable()
 def command(
     spec: options.SpecFile,
     trace: options.Trace,
@@ -55,7 +56,7 @@ def command(
     from forebay.app.lab.policies import chosen
     from forebay.app.lab.world import prepared
 
-    options.check_outputs(json, html)
+    options.check_outputs(given)
     name = options.just_one("--policy", chosen("--policy", policy, alone=True))
     request = options.request(spec, pool, options.trace_options(given), given)
     with lab_output.told_bar() as (doing, tell):

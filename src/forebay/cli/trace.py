@@ -9,8 +9,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from forebay.app import outputs
 from forebay.cli import output, trace_edit, trace_make
-from forebay.cli.trace_words import FORMATS, duration_s, skipped
+from forebay.cli.stopping import stoppable
+from forebay.cli.trace_words import FORMATS, duration_s, say_counts
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration
 
@@ -23,12 +25,15 @@ app.command("edit")(trace_edit.command)
 
 
 @app.command("stats")
+@stoppable()
 def stats(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, plain or gzip.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, plain or gzip; or a state folder of `forebay up`.")],
     trace_format: Annotated[str, typer.Option(help=f"{' | '.join(FORMATS)}; auto looks at the first line.")] = "auto",
     start: Annotated[str, typer.Option(help="Where in the trace to begin, such as 10m.")] = "0s",
     duration: Annotated[str | None, typer.Option(help="How much of the trace to look at. Default: the rest.")] = None,
-    column: Annotated[str, typer.Option(help="Column of an o365 file (A_prod, …); of a csv: at_s=ITS NAME,prompt_tokens=….")] = "",
+    column: Annotated[
+        str, typer.Option(help="Column of an o365 file (A_prod, …); of a csv: at_s=ITS NAME,prompt_tokens=…; of a state folder: a pool.")
+    ] = "",
     lenient: Annotated[bool, typer.Option("--lenient", help="Skip and count broken rows; sort rows a little out of order.")] = False,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the statistics as JSON to PATH (- for stdout).")] = None,
     png: Annotated[Path | None, typer.Option("--png", metavar="PATH", help="Draw rates, days and lengths into PATH.")] = None,
@@ -40,8 +45,11 @@ def stats(
     from forebay.app.trace_study import studied  # numpy and its like: not for verbs that don't count
 
     output.check_json(json)
-    if png is not None and (png.suffix != ".png" or not png.resolve().parent.is_dir()):
-        raise BadInput(f"--png: found {str(png)!r}; allowed: a name that ends in .png, in a folder that exists")
+    if png is not None:
+        if png.suffix != ".png":
+            raise BadInput(f"--png: found {str(png)!r}; allowed: a name that ends in .png, in a folder that exists")
+        outputs.check("--png", png)
+    outputs.check_apart({"--json": output.file_of(json), "--png": png}, {"the trace": file})
     span = (duration_s("--start", start), None if duration is None else duration_s("--duration", duration))
     console = output.console(stderr=True)
     columns = (TextColumn("reading {task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
@@ -55,7 +63,7 @@ def stats(
 
         draw(study, png)
     output.console(stderr=json == "-").print(render(study.statistics))
-    skipped(study.counts)
+    say_counts(study.counts)
 
 
 def render(found: "TraceStatistics") -> RenderableType:
@@ -83,7 +91,7 @@ def render(found: "TraceStatistics") -> RenderableType:
 
 
 def _head(found: "TraceStatistics") -> str:
-    size = f"{found.requests:,} requests in " if found.requests else ""
+    size = f"{found.requests:,} {'request' if found.requests == 1 else 'requests'} in " if found.requests else ""
     return f"{found.name}: {size}{format_duration(found.duration_s)}"
 
 
@@ -94,7 +102,7 @@ def _remarks(found: "TraceStatistics") -> str:
         remarks.append(f"prefixes: {of_requests:.1f}% of requests share one, {of_tokens:.1f}% of prompt tokens are shared")
     if found.tiers:
         remarks.append("tiers: " + ", ".join(f"{name} × {count:,}" for name, count in found.tiers.items()))
-    if found.bursts is not None:
+    if found.bursts is not None and found.requests > 1:
         remarks.append(
             f"longest silence: {format_duration(found.bursts.longest_gap_s)} after {format_duration(found.bursts.longest_gap_at_s)}"
         )

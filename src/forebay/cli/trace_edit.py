@@ -6,12 +6,16 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from forebay.app import outputs
 from forebay.cli import output
-from forebay.cli.trace_words import FORMATS, duration_s, skipped, weights
+from forebay.cli.stopping import stoppable
+from forebay.cli.trace_words import FORMATS, duration_s, say_counts, weights
+from forebay.demand.trace import TOKENS_MAX
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_bytes, format_duration
 
 
+@stoppable()
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace, plain or gzip.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="NAME.csv, NAME.jsonl, or either with .gz.")],
@@ -21,12 +25,12 @@ def command(
     ] = None,
     trace_format: Annotated[str, typer.Option(help=f"{' | '.join(FORMATS)}; auto looks at the first line.")] = "auto",
     lengths: Annotated[Path | None, typer.Option(help="For a trace of rates: draw lengths from this trace.")] = None,
-    prompt_tokens: Annotated[int, typer.Option(help="Without lengths: mean prompt tokens of a request.", min=1)] = 1000,
-    output_tokens: Annotated[int, typer.Option(help="Without lengths: mean output tokens of a request.", min=1)] = 200,
+    prompt_tokens: Annotated[int, typer.Option(help="Without lengths: mean prompt tokens of a request.", min=1, max=TOKENS_MAX)] = 1000,
+    output_tokens: Annotated[int, typer.Option(help="Without lengths: mean output tokens of a request.", min=1, max=TOKENS_MAX)] = 200,
     start: Annotated[str, typer.Option(help="Where in the trace to begin.")] = "0s",
     duration: Annotated[str | None, typer.Option(help="How much of it to take. Default: the rest.")] = None,
-    cv: Annotated[float, typer.Option(help="For rates: variation of gaps (1: Poisson).", min=0)] = 2.0,
-    noise: Annotated[float, typer.Option(help="For rates: variation of the rate from minute to minute.", min=0)] = 0.05,
+    cv: Annotated[float, typer.Option(help="For rates: variation of gaps (1: Poisson).", min=0, max=100)] = 2.0,
+    noise: Annotated[float, typer.Option(help="For rates: variation of the rate from minute to minute.", min=0, max=1)] = 0.05,
     column: Annotated[str, typer.Option(help="Column of an o365 file; of a csv: at_s=ITS NAME,prompt_tokens=….")] = "",
     tiers: Annotated[str, typer.Option(metavar="TIER=WEIGHT,…", help="Draw a tier for requests that don't name one.")] = "",
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.", min=0)] = 0,
@@ -47,8 +51,8 @@ def command(
     - `merge with=FILE [from=0s]`: FILE as well
     """
     given = weights("--tiers", tiers)
-    if out.resolve() == file.resolve():
-        raise BadInput(f"--out: {str(out)!r} is the trace itself; name another file")
+    outputs.check("--out", out)
+    outputs.check_apart({"--out": out}, {"the trace itself": file, "what --lengths names": lengths})
     span = (duration_s("--start", start), None if duration is None else duration_s("--duration", duration))
     options: dict[str, Any] = {
         "lengths": lengths,
@@ -77,6 +81,7 @@ def _edit(
     others: list[OpenedTrace] = []
 
     def another(name: str) -> OpenedTrace:
+        outputs.check_apart({"--out": out}, {"a trace that --do names": Path(name)})
         other = open_arrivals(Path(name), "auto", tiers=trace.tiers, start_s=0.0, duration_s=None, **options)
         if other.tiers != trace.tiers:
             raise BadInput(f"{name} names tiers ({', '.join(other.tiers)}) and {file} doesn't: give --tiers TIER=WEIGHT,… with all of them")
@@ -94,4 +99,9 @@ def _edit(
         )
     length = format_duration(changed.duration_s)
     console.print(f"{out}: {rows:,} requests over {length}, {format_bytes(size)}", markup=False, highlight=False)
-    skipped(trace.counts)
+    say_counts(trace.counts)
+    if options["lengths"] is not None and not trace.rate_only:
+        output.aside(f"--lengths was not used: the requests of {file} have lengths of their own")
+    say_counts(trace.lengths_counts, str(options["lengths"]))
+    for other in others:
+        say_counts(other.counts, other.name)

@@ -8,6 +8,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from forebay.cli import output
+from forebay.cli.stopping import stoppable
 from forebay.cli.trace_words import duration_s, weights
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_bytes, format_duration, parse_rate_per_s
@@ -15,6 +16,7 @@ from forebay.domain.units import format_bytes, format_duration, parse_rate_per_s
 KINDS = ("conversation", "code", "reasoning", "long-context")
 
 
+@stoppable()
 def command(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="NAME.csv, NAME.jsonl, or either with .gz.")],
     rate: Annotated[str, typer.Option(help="Mean rate of an ordinary week, such as 45/s or 600/min.")] = "10/s",

@@ -1,13 +1,13 @@
-"""Words that the verbs of ``forebay trace`` share: formats, durations, weights of tiers, and what was skipped."""
+"""Words that the verbs of ``forebay trace`` share: formats, durations, weights of tiers, and what became of rows."""
 
-import sys
-from collections.abc import Callable
-
+from forebay.cli import output
+from forebay.demand.counts import Counts
 from forebay.demand.trace import FORMATS as REQUEST_FORMATS
-from forebay.demand.trace import RATE_FORMATS, Counts
+from forebay.demand.trace import RATE_FORMATS
 from forebay.domain.errors import BadInput
 from forebay.domain.units import parse_duration_s
 
+WEIGHT_MAX = 1e9
 FORMATS = (*REQUEST_FORMATS, *RATE_FORMATS)
 
 
@@ -19,7 +19,7 @@ def duration_s(option: str, text: str) -> float:
         raise BadInput(f"{option}: {error}") from None
 
 
-def weights(option: str, text: str, check: Callable[[str], object] = str) -> dict[str, float]:
+def weights(option: str, text: str) -> dict[str, float]:
     """``a=3,b=1`` (a bare name counts 1); raises BadInput naming the option."""
     found: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -28,17 +28,13 @@ def weights(option: str, text: str, check: Callable[[str], object] = str) -> dic
             value = float(number or "1")
         except ValueError:
             value = float("nan")
-        if not name or not 0 < value < float("inf"):
-            raise BadInput(f"{option}: found {part!r}, allowed: NAME=NUMBER,NAME=NUMBER with numbers above 0")
-        check(name)
+        if not name or name in found or not 0 < value <= WEIGHT_MAX:
+            raise BadInput(f"{option}: found {part!r}, allowed: NAME=NUMBER,NAME=NUMBER, each name once, numbers above 0 to {WEIGHT_MAX:g}")
         found[name] = value
     return found
 
 
-def skipped(counts: Counts) -> None:
-    """Say on stderr which rows were left out, if any."""
-    kinds = {"failed in the trace": counts.failures, "broken": counts.broken, "too far out of order": counts.late}
-    told = ", ".join(f"{number} {what}" for what, number in kinds.items() if number)
-    if told:
-        first = f"; the first broken one: {counts.first_problem}" if counts.first_problem else ""
-        print(f"rows skipped: {told}{first}", file=sys.stderr)
+def say_counts(counts: Counts, of: str = "") -> None:
+    """Say on stderr which rows were left out or put in order, if any; ``of``: of which file, where there are several."""
+    for told in counts.told():
+        output.aside(f"{of}: {told}" if of else told)

@@ -6,10 +6,11 @@ import typer
 
 from forebay.cli import lab_options as options
 from forebay.cli import lab_output
+from forebay.cli.stopping import stoppable
 from forebay.domain.units import format_duration
 
 
-@lab_output.stoppable()
+@stoppable()
 def command(
     spec: options.SpecFile,
     trace: options.Trace,
@@ -52,11 +53,11 @@ def command(
     A training run ends after a million requests. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab import tuning  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab import held_out, tuning  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
     from forebay.app.lab.policies import chosen
 
-    options.check_outputs(json, html)
+    options.check_outputs(given)
     names = chosen("--policies", policies)
     train_s = None if train is None else options.above_zero_s("--train", train)
     request = options.request(spec, pool, options.trace_options(given), given)
@@ -66,4 +67,6 @@ def command(
         lab_output.say(f"Chosen on the first {format_duration(found.trained.duration_s)}:")
         lab_output.show_choices(found.choices, found.trained.request.pool.slo.attainment)
         lab_output.say("\nOn what was held out:")
-    lab_output.deliver(found.held_out, json, html, tuning.as_json(found))
+    lab_output.deliver(found.held_out, json, html, held_out.as_json(found))
+    if json != "-":
+        lab_output.show_verdicts(held_out.verdicts(found), held_out.remark(found))

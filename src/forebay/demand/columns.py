@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from forebay.demand import blocks
 from forebay.demand.arrays import Arrivals, ArrivalSource, by_time, empty, in_chunks, joined, taken
+from forebay.demand.counts import Counts
 from forebay.demand.prefixes import Prefixes
 from forebay.demand.synthesis import UNSAID, bare
 from forebay.demand.trace import (
@@ -29,7 +30,6 @@ from forebay.demand.trace import (
     TIME_COLUMNS,
     TOKENS_MAX,
     WALL_S_MAX,
-    Counts,
     Place,
     TraceRow,
     backwards,
@@ -49,7 +49,14 @@ class Reader:
     """One reading of one trace: give it blocks of whole lines, take ``Arrivals``; ``place`` and ``counts`` say what came of it."""
 
     def __init__(
-        self, trace_format: str, name: str, tiers: Sequence[str] | None, *, lenient: bool = False, renamed: Mapping[str, str] | None = None
+        self,
+        trace_format: str,
+        name: str,
+        tiers: Sequence[str] | None,
+        *,
+        lenient: bool = False,
+        renamed: Mapping[str, str] | None = None,
+        counts: Counts | None = None,
     ) -> None:
         """``tiers``: names, most important first (None: those the trace brings, as they come); ``renamed``: what a CSV calls our columns.
 
@@ -58,7 +65,7 @@ class Reader:
         if trace_format not in FORMATS:
             raise BadInput(f"trace format {trace_format!r}; allowed: {', '.join(FORMATS)}")
         self.place = Place(name, renamed, Prefixes() if trace_format == "mooncake" else None)
-        self.counts = Counts()
+        self.counts = counts or Counts()
         self._format = trace_format
         self._tiers = {tier: number for number, tier in enumerate(tiers or ())}
         self._learning = tiers is None
@@ -74,7 +81,7 @@ class Reader:
         Raises BadInput that names the line for a broken row, one out of order, or a tier that is none, unless lenient.
         """
         raw = (self._block(block) for block in whole_lines)
-        ordered = _reordered(raw, self.counts) if self._lenient else raw
+        ordered = _reordered(raw, self.counts, self.place) if self._lenient else raw
         for chunk in ordered:
             yield from in_chunks(chunk)
 
@@ -179,10 +186,16 @@ class Reader:
         return row.at_s, row.prompt_tokens, row.output_tokens, tier, row.group, row.shared_tokens
 
 
-def _reordered(raw: Iterator[Arrivals], counts: Counts) -> ArrivalSource:
+def _reordered(raw: Iterator[Arrivals], counts: Counts, place: Place) -> ArrivalSource:
     held, given_s = empty(), 0.0  # The first row is second 0 where rows have dates: what is dated before it belongs to no span.
+    latest_s = 0.0
     for block in raw:
-        late = block.at_s < given_s
+        before_s = np.maximum.accumulate(np.concatenate(([latest_s], block.at_s)))
+        back_s = before_s[:-1] - block.at_s
+        late, behind, latest_s = block.at_s < given_s, back_s > 0, float(before_s[-1])
+        if np.any(behind):
+            counts.went_back(float(back_s.max()), place.since.origin_us is not None)
+            counts.sorted += int(np.count_nonzero(behind & ~late))
         if np.any(late):
             counts.late += int(late.sum())
             counts.rows -= int(late.sum())

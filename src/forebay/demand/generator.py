@@ -24,6 +24,11 @@ from forebay.demand.transform import merged
 STEP_S = 300.0
 DAY_S, WEEK_S = 86_400.0, 604_800.0
 WEEKS_MAX = 520.0
+RATE_MAX = 1e6
+"""Requests a second: more are a mistake in the unit, and would be written for ever."""
+NOISE_MAX, CV_MAX, FACTOR_MAX = 1.0, 100.0, 10_000.0
+YEARS = (1971, 2199)
+"""Times are written as Unix time, which a trace has from 0 on."""
 MIDNIGHT_H = 3.0
 """Days go over into each other for this long before and after midnight, as Azure's conversations do."""
 DAY_NOISE = 0.04
@@ -124,20 +129,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def problems(plan: Plan) -> Iterator[str]:
     """What is wrong with a plan; nothing where all is well."""
     if not plan.kinds:
-        yield "no kind of traffic"
+        yield f"found no kind of traffic; allowed: some of {', '.join(KINDS)}"
     for name in plan.kinds:
         if name not in KINDS:
             yield f"kind {name!r}; allowed: {', '.join(KINDS)}"
     above = {"rate": plan.rate, **{f"share of {name}": share for name, share in plan.kinds.items()}}
-    yield from (f"{what} {value:g}; allowed: a number above 0" for what, value in above.items() if not 0 < value < math.inf)
+    yield from (
+        f"{what} {value:g}; allowed: a number above 0, at most {RATE_MAX:g}" for what, value in above.items() if not 0 < value <= RATE_MAX
+    )
+    moments = {"start": plan.start, **{f"launch at {launch.at}": launch.at.date() for launch in plan.launches}}
+    yield from (
+        f"{what} {day}; allowed: a date from {YEARS[0]} to {YEARS[1]}"
+        for what, day in moments.items()
+        if not YEARS[0] <= day.year <= YEARS[1]
+    )
     if not STEP_S <= plan.duration_s <= WEEKS_MAX * WEEK_S:
         yield f"duration {plan.duration_s:g} s; allowed: from {STEP_S:g} s to {WEEKS_MAX:g} weeks"
     if not -1 < plan.growth_per_week < 10:
         yield f"growth {plan.growth_per_week:g} a week; allowed: above -1, below 10"
-    least = {"noise": plan.noise, "noise of days": plan.day_noise, "cv": plan.cv or 0.0}
-    least |= {f"launch at {launch.at}": launch.factor for launch in plan.launches}
-    least |= {f"holiday {day}": factor for day, factor in plan.holidays.items() if factor is not None}
-    yield from (f"{what} {value:g}; allowed: a number of at least 0" for what, value in least.items() if not 0 <= value < math.inf)
+    most = {"noise": (plan.noise, NOISE_MAX), "noise of days": (plan.day_noise, NOISE_MAX), "cv": (plan.cv or 0.0, CV_MAX)}
+    most |= {f"launch at {launch.at}": (launch.factor, FACTOR_MAX) for launch in plan.launches}
+    most |= {f"holiday {day}": (factor, FACTOR_MAX) for day, factor in plan.holidays.items() if factor is not None}
+    yield from (f"{what} {value:g}; allowed: a number from 0 to {top:g}" for what, (value, top) in most.items() if not 0 <= value <= top)
 
 
 def start_wall_s(plan: Plan) -> float:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from forebay.demand.trace import FOUND_CHARS_MAX, Counts, Place, strictly
+from forebay.demand.counts import Counts
+from forebay.demand.trace import FOUND_CHARS_MAX, Place, strictly
 from forebay.domain.errors import BadInput
 
 STEPS_MAX = 10_000_000
@@ -185,6 +186,7 @@ class _Grid:
                     "fill them in, or give --lenient: a line is drawn over each gap"
                 )
             full = np.interp(np.arange(len(full)), whole, values)
+            self._counts.filled += missing
         wall_s = self._start_wall_s + float(times[0]) * self._unit_s if self._start_wall_s else 0.0
         return bare._replace(start_wall_s=wall_s, step_s=step * self._unit_s, values=full)
 

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.demand.arrays import CHUNK_ROWS, Arrivals, ArrivalSource
+from forebay.demand.counts import Counts
 from forebay.demand.lengths import Lengths, LengthSampler, by_score, mean_of, pieces
 from forebay.demand.synthesis import bare
-from forebay.demand.trace import TOKENS_MAX, Counts, Place, strictly
+from forebay.demand.trace import TOKENS_MAX, Place, strictly
 from forebay.domain.errors import BadInput
 
 WINDOW_S = 600.0
@@ -135,9 +136,9 @@ class ClientLengths:
     Between percentiles lengths are lognormal piece by piece (`lengths.pieces`).
     """
 
-    def __init__(self, lines: Iterable[str], name: str, *, lenient: bool = False) -> None:
-        """Raises BadInput naming the line for what can't be used (skipped where lenient), or for a file without rows."""
-        place = Place(name)
+    def __init__(self, lines: Iterable[str], name: str, *, lenient: bool = False, counts: Counts | None = None) -> None:
+        """Raises BadInput naming the line for what can't be used (skipped and counted where lenient), or for a file without rows."""
+        place, counts = Place(name), counts or Counts()
         rows: list[list[float]] = []
         for cells in _rows(lines, LENGTH_COLUMNS, place):
             try:
@@ -145,6 +146,7 @@ class ClientLengths:
             except BadInput as error:
                 if not lenient:
                     raise strictly(error) from None
+                counts.skip(error)
         if not any(row[2] for row in rows):
             raise BadInput(f"{name}: the file has no rows with requests")
         table = np.array(rows)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from forebay.demand.counts import HOUR_S, SUMMER_TIME, Counts
 from forebay.demand.prefixes import BLOCK_TOKENS, Prefixes
 from forebay.domain.errors import BadInput
 
@@ -21,7 +22,6 @@ TOKENS_MAX = 10_000_000
 REORDER_ROWS_MAX = 4096
 """Rows held back in lenient reading to put them in order."""
 FOUND_CHARS_MAX = 80
-HOUR_S = 3600.0
 REPEATS_SHARE_MAX = 0.01
 """An Azure trace ticks in microseconds: a row or two in a million come again by chance, more of them are copies."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,6 +31,8 @@ SECONDS_MAX = 100_000_000
 """Latest second of a trace, about three years: arrivals are counted by the second when it is opened."""
 UNIX_S_MIN = 1e9
 """Seconds from here on look like Unix time (2001)."""
+UNIX_MS_MIN, UNIX_MS_MAX = 1e12, 1e14
+"""Numbers between them look like Unix time in milliseconds."""
 TIME_COLUMNS = ("at_s", "wall_s", "timestamp")
 """Seconds of the trace, Unix time, or seconds or a date: the first of them that a row has."""
 ROW_COLUMNS = ("prompt_tokens", "output_tokens", "tier", "group", "shared_tokens")
@@ -50,25 +52,6 @@ class TraceRow(msgspec.Struct, frozen=True, gc=False):
     """Requests of one group share a prefix; -1: none."""
     shared_tokens: int = 0
     """Leading prompt tokens shared with earlier requests of the group."""
-
-
-class Counts:
-    """What reading a trace came to; kept up to date while rows are read."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.failures = 0
-        """Requests that the trace itself says had failed (BurstGPT: no response tokens); skipped."""
-        self.broken = 0
-        """Rows skipped in lenient reading."""
-        self.late = 0
-        """Rows skipped in lenient reading since they were out of order by more than the window."""
-        self.first_problem = ""
-
-    def skip(self, problem: BadInput) -> None:
-        """One broken row more."""
-        self.broken += 1
-        self.first_problem = self.first_problem or str(problem)
 
 
 class SinceFirst:
@@ -242,7 +225,8 @@ def _when(value: object, key: str, place: Place) -> float:
     seconds = _seconds(value, "at_s (or wall_s, or timestamp)" if value is None else key, place)
     if key == "wall_s":
         if seconds > WALL_S_MAX:
-            raise place.error(key, value, f"Unix time in seconds, up to {WALL_S_MAX:.0f}")
+            hint = "; milliseconds, divided by 1000, are seconds" if UNIX_MS_MIN <= seconds <= UNIX_MS_MAX else ""
+            raise place.error(key, value, f"Unix time in seconds, up to {WALL_S_MAX:.0f}{hint}")
         return place.since.of_us(round(seconds * 1e6))
     return seconds
 
@@ -323,20 +307,23 @@ def read(
     if trace_format not in FORMATS:
         raise BadInput(f"trace format {trace_format!r}; allowed: {', '.join(FORMATS)}")
     counts = counts or Counts()
-    parsed = _parsed(lines, FORMATS[trace_format], Place(name, columns), lenient, counts)
-    return _reordered(parsed, counts) if lenient else parsed
+    place = Place(name, columns)
+    parsed = _parsed(lines, FORMATS[trace_format], place, lenient, counts)
+    return _reordered(parsed, counts, place) if lenient else parsed
 
 
 def beyond(at_s: float, place: Place) -> BadInput:
     """What is wrong with a row at ``at_s``, later than any trace lasts."""
     hint = f"; Unix time is a column {TIME_COLUMNS[1]}" if UNIX_S_MIN <= at_s <= WALL_S_MAX else ""
+    if UNIX_MS_MIN <= at_s <= UNIX_MS_MAX:
+        hint = f"; is it Unix time in milliseconds? Divide it by 1000, and call the column {TIME_COLUMNS[1]}"
     return place.error("time", at_s, f"at most {SECONDS_MAX} s after the beginning ({SECONDS_MAX // 86_400} days){hint}")
 
 
 def backwards(at_s: float, last_s: float, place: Place) -> BadInput:
     """What is wrong with a row at ``at_s`` after one at ``last_s``."""
     hour = place.since.origin_us is not None and 0 < last_s - at_s <= HOUR_S
-    hint = "; does summer time end here? write times in UTC or with their zone" if hour else ""
+    hint = SUMMER_TIME if hour else ""
     return place.error("time goes back", at_s, f"rows in order of time: {last_s} s or later{hint}")
 
 
@@ -377,14 +364,18 @@ def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bo
         yield row
 
 
-def _reordered(rows: Iterable[TraceRow], counts: Counts) -> Iterator[TraceRow]:
+def _reordered(rows: Iterable[TraceRow], counts: Counts, place: Place) -> Iterator[TraceRow]:
     held: list[tuple[float, int, TraceRow]] = []
-    given_s = 0.0  # The first row is second 0 where rows have dates: what is dated before it belongs to no span.
+    given_s = latest_s = 0.0  # The first row is second 0 where rows have dates: what is dated before it belongs to no span.
     for number, row in enumerate(rows):
+        if row.at_s < latest_s:
+            counts.went_back(latest_s - row.at_s, place.since.origin_us is not None)
+        latest_s, behind = max(latest_s, row.at_s), row.at_s < latest_s
         if row.at_s < given_s:
             counts.late += 1
             counts.rows -= 1
             continue
+        counts.sorted += behind
         heapq.heappush(held, (row.at_s, number, row))
         if len(held) > REORDER_ROWS_MAX:
             given_s, _, first = heapq.heappop(held)

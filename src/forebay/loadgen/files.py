@@ -13,13 +13,26 @@ from typing import IO, cast
 import msgspec
 
 from forebay.demand import span, trace
+from forebay.demand.counts import Counts
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_span
 
 LINE_CHARS_MAX = 1 << 20
 ROWS_MAX = 2_000_000
 """Rows of one replay: they are held in memory, so that a broken one is found before anything is sent."""
+HEAD_BYTES = 64
 GZIP_MAGIC = b"\x1f\x8b"
+NO_TEXT = (
+    (b"\xff\xfe", "text in UTF-16; turn it into UTF-8: iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "text in UTF-16; turn it into UTF-8: iconv -f UTF-16 -t UTF-8"),
+    (b"PK\x03\x04", "a zip archive (or a spreadsheet); unpack it, or save it as CSV"),
+    (b"\xfd7zXZ", "packed with xz; unpack it, or pack it with gzip"),
+    (b"\x28\xb5\x2f\xfd", "packed with zstd; unpack it, or pack it with gzip"),
+    (b"BZh", "packed with bzip2; unpack it, or pack it with gzip"),
+    (b"PAR1", "a Parquet file; save it as CSV or JSON lines"),
+    (b"SQLite format 3", "an SQLite database; the history of a fleet is read by `forebay backtest`, `simulate`, `compare` and `tune`"),
+)
+"""First bytes of what is taken for a trace by mistake, and what to do about it."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +61,7 @@ def lines(path: str) -> Iterator[str]:
         try:
             packed = buffered.peek(2)[:2] == GZIP_MAGIC
             raw = stack.enter_context(gzip.open(buffered)) if packed else buffered
+            check_text(raw.peek(HEAD_BYTES)[:HEAD_BYTES], path)
             text = io.TextIOWrapper(cast("IO[bytes]", raw), encoding="utf-8", errors="replace")
             yield from iter(lambda: text.readline(LINE_CHARS_MAX), "")
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
@@ -56,7 +70,16 @@ def lines(path: str) -> Iterator[str]:
             raise BadInput(f"trace {path!r}: {error.strerror or error}") from None
 
 
-def load(selection: Selection, seed: int, counts: trace.Counts) -> list[trace.TraceRow]:
+def check_text(head: bytes, path: str) -> None:
+    """Raises BadInput where a file that begins with ``head`` is no text that a trace could be in."""
+    found = next((what for magic, what in NO_TEXT if head.startswith(magic)), None)
+    if found is None and b"\0" in head:
+        found = "no text: there are zero bytes in it; name a CSV or a file of JSON lines"
+    if found is not None:
+        raise BadInput(f"trace {path!r}: this is {found}")
+
+
+def load(selection: Selection, seed: int, counts: Counts) -> list[trace.TraceRow]:
     """The rows to send, their times counted from the start of the span.
 
     Raises BadInput for a file, format, row or span that can't be used, naming it.

@@ -198,7 +198,8 @@ class _Search:
             if not stale:
                 trials[name] = attempt(planned)
                 told.at(shares[0] + (shares[1] - shares[0]) * len(trials) / most)
-            gap = wanted - trials[name].log_missed
+            # Where nothing at all may be missed and nothing was, it may be far too much: a share of 0 has no logarithm to tell.
+            gap = math.inf if self._promise >= 1 <= trials[name].attained else wanted - trials[name].log_missed
             if abs(gap) <= near or (gap > 0 and planned.schedule.replicas.max() <= self._world.min_replicas):
                 break
             low, high = (at, high) if gap > 0 else (low, at)

@@ -3,6 +3,10 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +58,58 @@ def pauses(task, tell):
     if task:
         signal.pause()
     return task
+
+
+STOPPED = """
+import multiprocessing, sys
+sys.path.insert(0, {folder!r})
+from test_lab_over_cores import pauses
+from forebay.app.lab.over_cores import over_cores
+def tell(share):
+    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+if __name__ == "__main__":
+    list(over_cores(pauses, [1, 1], 2, tell))
+"""
+
+
+def stopped(tmp_path, how):
+    """What two busy workers' parent leaves when it is stopped by ``how``: exit code, stderr, and whether the workers still run."""
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED.format(folder=str(Path(__file__).parent)))
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    workers = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(workers) == 2
+    try:
+        how(process)
+        _, err = process.communicate(timeout=20)
+        deadline_s = time.monotonic() + 10
+        while any(map(alive, workers)) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        return process.returncode, err, [pid for pid in workers if alive(pid)]
+    finally:
+        process.kill()
+        for pid in filter(alive, workers):
+            os.kill(pid, signal.SIGKILL)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_workers_end_with_their_parent_however_that_ends(tmp_path):
+    """A comparison that was killed left its workers at their work, and then waiting for more, for ever."""
+    code, _, left = stopped(tmp_path, lambda process: process.kill())
+    assert (code, left) == (-signal.SIGKILL, [])
+
+
+def test_ctrl_c_reaches_everybody_and_only_the_parent_speaks(tmp_path):
+    code, err, left = stopped(tmp_path, lambda process: os.killpg(process.pid, signal.SIGINT))
+    assert code in (1, 130, -signal.SIGINT)
+    assert left == []
+    assert err.count("Traceback") == 1, "the parent's own, which the verb turns into a line"
 
 
 def test_who_stops_it_does_not_wait_for_what_is_under_way():

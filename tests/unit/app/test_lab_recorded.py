@@ -1,11 +1,13 @@
 """What a controller saw come becomes arrivals again: as many, as long, at the same times of day."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from forebay.adapters.sqlite import SqliteStore
 from forebay.app.files import STORE_FILE
-from forebay.app.lab.recorded import Buckets, is_state, opened, read
+from forebay.app.lab.recorded import Buckets, holds_history, is_state, opened, read
 from forebay.domain.errors import BadInput
 from forebay.ports.store import DemandBucket
 
@@ -45,6 +47,18 @@ def test_the_file_is_as_good_as_its_folder(state):
     assert is_state(state / STORE_FILE)
     (state / "trace.jsonl").write_text('{"at_s": 1}\n')
     assert not is_state(state / "trace.jsonl")
+    assert [holds_history(path) for path in (state, state / STORE_FILE, state / "trace.jsonl", state.parent)] == [True, True, False, False]
+
+
+def test_a_file_that_can_not_be_read_is_no_history(tmp_path, monkeypatch):
+    """A trace that may not be read ended with a traceback."""
+
+    def refused(path, mode):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "trace.csv").write_text("")
+    monkeypatch.setattr(Path, "open", refused)
+    assert not is_state(tmp_path / "trace.csv")
 
 
 def test_requests_are_drawn_at_the_recorded_rates_and_lengths(state):

@@ -3,7 +3,9 @@
 import pytest
 from lab_runs import run, tier
 
+from forebay.app.lab.comparing import _limit_is_lower
 from forebay.app.lab.summaries import Yardstick, as_json, attained, half_width, ordered, summary, verdict
+from forebay.simulation.clairvoyant import Bound
 
 YARDSTICK = Yardstick(bound_gpu_hours=80.0, static_usd=1000.0, promise=0.99, promised_tiers=("interactive", "standard"))
 
@@ -103,3 +105,13 @@ def told(*policies):
 )
 def test_the_verdict_is_one_that_can_be_read_aloud(policies, said):
     assert said in told(*policies)
+
+
+def test_a_limit_that_a_policy_undercuts_is_said_to_be_none():
+    played = (("static-peak", 90.0, 1.0), ("kpa", 80.0, 0.9), ("forebay", 99.99, 1.0), ("hpa-gpu", 400.0, 1.0))
+    yardstick = Yardstick(100.0, None, 0.99, ("interactive",))
+    lines = [summary([run(name, gpu_hours=hours, tiers={"interactive": tier(both)})], yardstick) for name, hours, both in played]
+    bound = Bound(100.0, 50.0, (), 0.99, 1.0, False, "")
+    assert _limit_is_lower(bound, lines).startswith("static-peak keeps the promise with 90 GPU-hours, fewer than the schedule")
+    assert _limit_is_lower(bound, [line for line in lines if line.name != "static-peak"]) == ""
+    assert _limit_is_lower(None, lines) == ""

@@ -36,6 +36,15 @@ def test_what_is_not_known_stays_so_and_does_not_hide_what_is():
     assert timeline(rows, 2)["ttft"] == [None, 3]
 
 
+def test_what_is_kept_is_drawn_of_the_worst_minute_as_breaches_are():
+    """A mean over the minutes of a point lay above the promise under a red band."""
+    rows = [minute(0), minute(1, both_met=50, missed=10), minute(2), minute(3, both_met=0, missed=0)]
+    lines = timeline(rows, 1)
+    assert lines["kept"] == [pytest.approx(50 / 60, abs=1e-5)]
+    assert breaches(rows, 0.99) == [(60, 120)]
+    assert timeline(rows[3:])["kept"] == [None]
+
+
 def test_no_timeline_draws_nothing():
     assert timeline([])["at_s"] == []
     assert breaches([], 0.99) == []

@@ -3,6 +3,7 @@
 import re
 
 import msgspec
+import pytest
 from lab_runs import minute, run, tier
 
 from forebay.app.lab.summaries import Yardstick, summary
@@ -41,7 +42,7 @@ def test_nothing_is_fetched_from_anywhere():
 
 
 def test_every_placeholder_was_filled():
-    assert not re.search(r"\$(title|verdict|facts|table|notes|style|script|data)\b", render(content()))
+    assert not re.search(r"\$(title|verdict|facts|promised|table|notes|style|script|data)\b", render(content()))
 
 
 def test_the_table_is_there_without_a_script():
@@ -65,6 +66,25 @@ def test_what_the_clairvoyant_schedule_keeps_is_in_the_column_of_promises_kept()
     column = HEADINGS.index("promises kept")
     assert (kept[column], missed[column], unknown[column]) == ("99.12%", '<span class="miss">95.00%</span>', "–")
     assert set(kept[column + 1 :]) == {"–"}
+
+
+def test_the_clairvoyant_schedule_saves_nothing_since_nobody_can_have_it():
+    column = HEADINGS.index("saved vs\nstatic")
+    assert HEADINGS[column - 1] == "cost"
+    for share in (0.9912, None):
+        cells = bound_cells(BoundDrawn(80.0, attained=share))
+        assert (cells[column - 1], cells[column]) == ("$280", "–"), "80 GPU-hours at 3.5 USD"
+
+
+def test_the_page_says_what_red_bands_mean_and_draws_what_the_promise_is_about():
+    """They lay over p95 lines that looked fine: the promise is of 99 %, and of both."""
+    page = render(content(played("forebay", timeline=(minute(0), minute(1, both_met=58, missed=2)))))
+    legend = re.search(r'<p class="legend">(.*?)</p>', page, re.S)[1]
+    assert "fewer than 99 % of the requests had both promises kept" in legend
+    (policy,) = data_of(page)["policies"]
+    assert policy["breaches"] == [[60, 120]]
+    assert policy["lines"]["kept"] == [1, pytest.approx(58 / 60, abs=1e-5)]
+    assert 'title: "Requests with both promises kept"' in page
 
 
 def test_names_from_outside_are_only_text():

@@ -9,10 +9,17 @@ import typer
 from lab_case import SPEC, invoke, said, spec, trace
 from typer.testing import CliRunner
 
+from forebay.app.lab import world
 from forebay.app.lab.policies import NAMES
 from forebay.app.traces import DEFAULT_CV, FORMATS
 from forebay.cli import lab_options
 from forebay.cli.compare import command
+from forebay.domain.errors import BadInput
+
+SCATTERED = """
+profiles:
+  p: {base: llama-3.1-8b-h100, spread: {p5: 0.9, p25: 0.95, p50: 1.0, p75: 1.05, p90: 1.1, p95: 1.2, p99: 1.5}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +113,34 @@ def test_seeds_that_change_nothing_are_said_to_and_so_are_lengths_that_are_not_u
     assert [note for note in twice if note.startswith("--lengths is not used")]
 
 
+def test_that_seeds_change_nothing_is_said_before_anything_is_played(tmp_path, monkeypatch):
+    """It was said in a note below the table, when all of them had been waited for."""
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 20, 60.0), "--policies", "static", "-j", "1", "--seeds", "3"]
+    rates = tmp_path / "rates.csv"
+    rates.write_text("minute,rpm\n0,60\n1,60\n")
+
+    (tmp_path / "scattered").mkdir()
+    scattered = spec(tmp_path / "scattered", SPEC.replace("llama-3.1-8b-h100", "p") + SCATTERED)
+
+    def unplayed(request, doing, tell):
+        raise BadInput("read")
+
+    monkeypatch.setattr(world, "prepared", unplayed)
+    for more, told in (
+        ([], True),
+        (["--seeds", "1"], False),
+        (["--rate-scale", "2"], False),
+        (["--start-cv", "0.1"], False),
+        (["--faults", "crash=1@10s"], False),
+        (["--tiers", "interactive=1,batch=1"], False),
+        (["--trace", rates], False),
+        (["--spec", scattered], False),
+    ):
+        result = invoke(command, *words, *more)
+        assert said(result) == "read"
+        assert result.stderr.startswith("--seeds 3: every seed will give the same") == told, more
+
+
 def test_others_are_played_once_more_as_tuned_before_the_span(tmp_path):
     path = tmp_path / "hour.jsonl"
     path.write_text("".join(f'{{"at_s": {at_s}, "prompt_tokens": 200, "output_tokens": 20}}\n' for at_s in range(0, 3660, 20)))
@@ -156,7 +191,12 @@ def test_where_nothing_came_before_it_is_said_that_tuning_flatters(tmp_path):
         (["--peers"], "--peers: found no --weights-bandwidth"),
         (["--weights-bandwidth", "10GB"], "such as 10GB/s"),
         (["--scrape-delay", "x"], "--scrape-delay"),
-        (["--html", "no-such-folder/page.html"], "a file in a folder that exists"),
+        (["--scrape-delay", "16m"], "--scrape-delay: found '16m', allowed: at most 15m"),
+        (["--tiers", "interactive=1e308,batch=1e308"], "--tiers: found 'interactive=1e308', allowed: TIER=WEIGHT"),
+        (["--start", "99999999999999999999w"], "longer than any trace"),
+        (["--rate-scale", "1e-9"], "found no request from 0s on at --rate-scale 1e-09, allowed: one or more"),
+        (["--json", "same", "--html", "same"], "--html: found 'same', which is what --json names"),
+        (["--html", "no-such-folder/page.html"], "name a file in a folder that exists"),
         (["--json", "no-such-folder/numbers.json"], "No such file or directory"),
     ],
 )

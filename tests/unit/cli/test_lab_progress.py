@@ -39,6 +39,23 @@ def test_a_night_of_work_does_not_fill_a_log(now, capsys):
     assert 50 < len(capsys.readouterr().err.splitlines()) < 150
 
 
+def test_a_log_that_takes_no_more_costs_nobody_the_run(now, monkeypatch):
+    """`compare … 2> >(head -1)`, or a log on a disk that is full: the second line of progress ended an hour's work."""
+
+    class Full:
+        def isatty(self):
+            return False
+
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+        def flush(self):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stderr", Full())
+    played(now, 60)
+
+
 def test_a_terminal_has_a_bar_and_no_lines(now, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from forebay.cli import plan_inputs
 from forebay.cli.plan import app
 from forebay.domain.errors import BadInput
 
@@ -128,6 +129,32 @@ def rising(tmp_path: Path) -> Path:
     rows = [{"at_s": start + n / rate, "prompt_tokens": 9, "output_tokens": 9} for start, rate in rates for n in range(600 * rate)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
+
+
+def test_lenient_reading_is_counted_aloud_and_its_lengths_are_read_leniently_too(rising: Path):
+    """Broken rows were skipped without a word; with --spec they then broke the measurement of a replica."""
+    lines = rising.read_text().splitlines(keepends=True)
+    rising.write_text("".join([lines[0], *lines[2:5], lines[1], "no row\n", *lines[5:]]))
+    words = ["size", "--qps-per-replica", "2", "--trace", str(rising), "--lenient"]
+    told = runner.invoke(app, words).stderr
+    assert "rows skipped: 1 broken; the first broken one" in told
+    assert "rows put in order: 1; time goes back by up to 3s" in told
+    with pytest.raises(BadInput, match="time goes back"):
+        plan_inputs.measured_rate(spec_of(rising.parent), None, rising, False, 1.0)
+    assert plan_inputs.measured_rate(spec_of(rising.parent), None, rising, True, 1.0).prompt_tokens == 9
+
+
+def spec_of(folder: Path) -> Path:
+    file = folder / "forebay.yaml"
+    file.write_text("pools:\n  chat: {profile: llama-3.1-8b-h100, engine: {kind: emulated}}\n")
+    return file
+
+
+def test_lengths_that_would_not_be_looked_at_are_refused(rising: Path):
+    for more in ([], ["--spec", str(spec_of(rising.parent)), "--no-measure"]):
+        rate = [] if more else ["--qps-per-replica", "2"]
+        with pytest.raises(BadInput, match="--lengths: found nothing to measure, allowed: beside --spec"):
+            runner.invoke(app, ["size", *rate, "--peak", "9", "--lengths", "none.csv", *more], catch_exceptions=False)
 
 
 def test_a_trace_gives_peak_trough_average_and_ramp(rising: Path):

@@ -5,7 +5,10 @@ import json
 import pytest
 from lab_case import invoke, said, spec, trace
 
+from forebay.adapters.sqlite import SqliteStore
+from forebay.app.files import STORE_FILE
 from forebay.cli.simulate import command
+from forebay.ports.store import DemandBucket
 
 
 @pytest.fixture
@@ -58,21 +61,42 @@ def test_what_is_before_the_start_is_history(tmp_path):
     assert json.loads(invoke(command, *words).stdout)["duration_s"] == pytest.approx(295, abs=5)
 
 
+def test_a_state_folder_of_up_is_a_trace_of_what_its_controller_saw(tmp_path):
+    """Only `backtest` read it: nobody could tune, or compare with others as tuned, on what their own fleet saw."""
+    state = tmp_path / "state"
+    state.mkdir()
+    store = SqliteStore(state / STORE_FILE)
+    for number in range(2):
+        store.append_demand("chat", DemandBucket(1_750_000_200.0 + 300 * number, 300.0, 60.0, 12_000.0, 1_200.0))
+    store.close()
+    words = ["--spec", spec(tmp_path), "--no-bound", "-j", "1", "--policy", "static", "--json", "-", "--start", "5m"]
+    for path in (state, state / STORE_FILE):
+        result = invoke(command, *words, "--trace", path, "--lengths", "unused.csv")
+        assert result.exception is None, result.exception
+        numbers = json.loads(result.stdout)
+        assert (numbers["duration_s"], 30 < numbers["requests"] < 100) == (300, True)
+        assert any(note.startswith("--lengths is not used") for note in numbers["notes"])
+    assert "Is a directory; name a file that can be read" in said(invoke(command, *words, "--trace", tmp_path))
+
+
 def test_rows_that_were_skipped_are_counted_aloud(words, tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_text(path.read_text() + "no row\n" * 3)
     numbers = json.loads(invoke(command, *words, "--lenient", "--no-bound", "--policy", "static", "--json", "-").stdout)
     assert (numbers["skipped_rows"], numbers["requests"]) == (3, 60)
     told = invoke(command, *words, "--lenient", "--no-bound", "--policy", "static").stdout
-    assert "3 rows of" in told
+    assert "trace.jsonl: rows skipped: 3 broken; the first broken one" in told
     assert "trace.jsonl:61" in told
 
 
-def test_one_row_that_was_skipped_is_one(words, tmp_path):
+def test_rows_that_were_put_in_order_are_counted_aloud(words, tmp_path):
+    """Lenient reading sorted them without a word."""
     path = tmp_path / "trace.jsonl"
-    path.write_text(path.read_text() + "no row\n")
-    assert "1 row of" in (told := invoke(command, *words, "--lenient", "--no-bound", "--policy", "static").stdout)
-    assert "was skipped" in told
+    rows = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([rows[0], *rows[3:6], rows[1], *rows[6:30], rows[2], *rows[30:]]))
+    numbers = json.loads(invoke(command, *words, "--lenient", "--no-bound", "--policy", "static", "--json", "-").stdout)
+    assert (numbers["sorted_rows"], numbers["skipped_rows"], numbers["requests"]) == (2, 0, 60)
+    assert any("rows put in order: 2; time goes back by up to" in note for note in numbers["notes"])
 
 
 def test_a_span_past_the_end_of_the_trace_is_said_to_end_there(words):

@@ -161,7 +161,9 @@ def test_broken_rows_are_counted_where_that_is_asked_for(tmp_path):
         (RATE, {"shape": (0, 5)}, "shape: mean lengths of 0"),
         (AZURE, {"tier_weights": {"gold": 1.0}}, "tier 'gold' is none of interactive, batch"),
         ("a,b\n1,2\n", {}, "not a trace format that is known: found 'a,b'"),
-        ("", {}, "the file has no rows"),
+        ("", {}, "t: the file is empty; allowed: a trace of one row or more"),
+        ("\n# a comment\n\n", {}, "the file has no rows, only comments and empty lines"),
+        ("#\n" * 51 + AZURE, {}, "its first 50 lines are comments or empty"),
         (LENGTHS, {}, "these are lengths, not a trace"),
         ("x" * (1 << 23), {"trace_format": "azure"}, "a line of more than"),
         ('{"at_s": 1e9, "prompt_tokens": 1, "output_tokens": 1}', {}, "at most 100000000 s after the beginning"),
@@ -179,10 +181,31 @@ def test_files_that_can_not_be_read_and_formats_that_are_none_are_named(tmp_path
         opened(Path("-"))
     with pytest.raises(BadInput, match="allowed: auto, azure"):
         opened(written(tmp_path, AZURE), "azur")
+    with pytest.raises(BadInput, match="name a file that can be read"):
+        opened(tmp_path)
     broken = tmp_path / "broken.gz"
     broken.write_bytes(gzip.compress(AZURE.encode())[:-9])
     with pytest.raises(BadInput, match="broken gzip"):
         opened(broken, "azure")
+
+
+@pytest.mark.parametrize("trace_format", ["auto", "azure"])
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (AZURE.encode("utf-16"), "text in UTF-16; turn it into UTF-8: iconv"),
+        (gzip.compress(AZURE.encode("utf-16-be")), "no text: there are zero bytes in it"),
+        (b"PK\x03\x04 more", "a zip archive"),
+        (b"PAR1 more", "a Parquet file"),
+        (b"SQLite format 3\0more", "an SQLite database; the history of a fleet is read by"),
+    ],
+)
+def test_a_file_that_is_no_text_is_called_by_its_name(tmp_path, data, words, trace_format):
+    """UTF-16 was told as a header that lacks TIMESTAMP, with the zero bytes of all its letters."""
+    path = tmp_path / "t.csv"
+    path.write_bytes(data)
+    with pytest.raises(BadInput, match=f"t.csv': this is {words}"):
+        opened(path, trace_format)
 
 
 def test_blocks_end_with_whole_lines(tmp_path, monkeypatch):

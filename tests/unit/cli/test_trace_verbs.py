@@ -6,10 +6,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from forebay.adapters.sqlite import SqliteStore
 from forebay.app import traces
+from forebay.app.files import STORE_FILE
 from forebay.cli import trace, trace_make, trace_words
 from forebay.demand.generator import KINDS
 from forebay.domain.errors import BadInput
+from forebay.ports.store import DemandBucket
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2024-05-10 {second // 60:02}:{second % 60:02}:00.5,{second + 1},{second % 7 + 1}\n" for second in range(200)
@@ -47,6 +50,21 @@ def test_stats_of_rates_are_those_published_and_may_be_cut(tmp_path):
     assert (part["rates"]["mean"], part["duration_s"], part["start_wall_s"]) == (pytest.approx(0.15), 1200.0, 1715472600.0)
     with pytest.raises(BadInput, match="nothing in the span"):
         run("stats", path, "--start", "9w")
+
+
+def test_stats_of_what_a_fleet_saw(tmp_path):
+    store = SqliteStore(tmp_path / STORE_FILE)
+    for number in (0, 1, 3):
+        store.append_demand("chat", DemandBucket(1_750_000_200.0 + 300 * number, 300.0, 300.0 * (number + 1), 60_000.0, 6_000.0))
+    store.close()
+    result = run("stats", tmp_path, "--column", "chat", "--json", "-")
+    found = json.loads(result.stdout)
+    assert (found["rates"]["mean"], found["duration_s"], found["start_wall_s"]) == (2.5, 1200, 1_750_000_200.0)
+    assert "steps that are missing, over which a line is drawn: 1" in result.stderr
+    with pytest.raises(BadInput, match="--column: found none, allowed: a pool whose history is in"):
+        run("stats", tmp_path)
+    with pytest.raises(BadInput, match="no demand of the pool code is recorded"):
+        run("stats", tmp_path, "--column", "code")
 
 
 def test_stats_names_the_broken_line_or_counts_it(tmp_path):
@@ -108,6 +126,9 @@ def test_made_traffic_is_the_same_for_the_same_seed_and_is_read_back(tmp_path):
     [
         (("--kinds", "talk"), "kind 'talk'; allowed: conversation, code, reasoning, long-context"),
         (("--kinds", "code=x"), "--kinds: found 'code=x'"),
+        (("--kinds", "code=1,code=2"), "--kinds: found 'code=2', allowed: NAME=NUMBER,NAME=NUMBER, each name once"),
+        (("--tiers", "a=1e300,b=1e300"), "--tiers: found 'a=1e300'"),
+        (("--start", "0001-01-01"), "start 0001-01-01; allowed: a date from 1971"),
         (("--rate", "5"), "--rate: '5' is not a rate"),
         (("--duration", "5"), "--duration: '5' is not a duration"),
         (("--start", "yesterday"), "--start: found 'yesterday'"),
@@ -140,7 +161,7 @@ def test_edit_makes_changes_in_order_and_keeps_the_calendar(tmp_path):
     assert len(rows) == 400
     with pytest.raises(BadInput, match='did you mean "spike"'):
         run("edit", path, "-o", out, "--do", "spik at=1h")
-    with pytest.raises(BadInput, match="is the trace itself"):
+    with pytest.raises(BadInput, match="which is the trace itself"):
         run("edit", path, "-o", path)
 
 

@@ -35,6 +35,15 @@ def test_people_see_what_was_chosen_and_why(words):
     assert result.exception is None, result.exception
     assert "On what was held out:" in result.stdout
     assert "defaults" in result.stdout
+    assert "static-peak: nothing to choose: it has no settings to try." in result.stdout
+    assert "held out is a short span to judge by" in result.stdout
+
+
+def test_whether_to_take_what_was_chosen_is_said(words):
+    result = invoke(command, *words, "--policies", "kpa,hpa-gpu", "--json", "-")
+    assert result.exception is None, result.exception
+    for choice in json.loads(result.stdout)["choices"]:
+        assert choice["verdict"].startswith(("keep the defaults: ", "take "))
 
 
 def test_something_must_be_held_out(words):

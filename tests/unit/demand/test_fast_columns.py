@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from forebay.demand import blocks
 from forebay.demand.arrays import CHUNK_ROWS
 from forebay.demand.columns import TIERS_MAX, Reader
+from forebay.demand.counts import Counts
 from forebay.demand.synthesis import UNSAID
-from forebay.demand.trace import REORDER_ROWS_MAX, Counts, read
+from forebay.demand.trace import REORDER_ROWS_MAX, read
 from forebay.domain.errors import BadInput
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "traces"
@@ -177,6 +178,25 @@ def test_a_tier_that_is_none_is_named_or_learned():
     many = b"at_s,prompt_tokens,output_tokens,tier\n" + b"".join(b"1,1,1,t%d\n" % number for number in range(TIERS_MAX + 1))
     with pytest.raises(BadInput, match=f"at most {TIERS_MAX} names"):
         list(Reader("csv", "t", None).read([many]))
+
+
+@pytest.mark.parametrize("cuts", [[], [60], [40, 90, 130]])
+def test_both_readers_count_the_rows_that_they_put_in_order(cuts):
+    text = "at_s,prompt_tokens,output_tokens\n" + "".join(f"{at_s},1,1\n" for at_s in (0, 5, 3, 9, 8, 7.5, 20, 30, 29))
+    fast, exact, fast_counts, counts = both(text, "csv", cuts, lenient=True)
+    assert fast == exact
+    for each in (fast_counts, counts):
+        assert (each.sorted, each.back_s, each.late, each.dated) == (4, 2.0, 0, False)
+        assert each.told() == ["rows put in order: 4; time goes back by up to 2s"]
+
+
+def test_an_hour_that_comes_twice_is_told_where_it_is_sorted_in():
+    """Lenient reading folded the hour in which summer time ends, without a word."""
+    text = "wall_s,prompt_tokens,output_tokens\n" + "".join(f"{1761440000 + at_s},1,1\n" for at_s in (0, 3000, 600, 3500))
+    for each in both(text, "csv", [], lenient=True)[2:]:
+        assert each.told() == [
+            "rows put in order: 1; time goes back by up to 40m; does summer time end here? write times in UTC or with their zone"
+        ]
 
 
 def test_lenient_reading_puts_right_what_is_a_little_out_of_order_over_blocks():

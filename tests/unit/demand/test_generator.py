@@ -110,11 +110,20 @@ def test_arrivals_of_several_kinds_come_in_order_with_their_lengths_and_the_same
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"kinds": {}}, "no kind of traffic"),
+        ({"kinds": {}}, "found no kind of traffic; allowed: some of conversation"),
         ({"kinds": {"talk": 1.0}}, "kind 'talk'; allowed: conversation, code"),
         ({"kinds": {"code": 0.0}}, "share of code 0"),
         ({"rate": -1.0}, "rate -1; allowed: a number above 0"),
+        ({"rate": 1e11}, "rate 1e+11; allowed: a number above 0, at most 1e+06"),
         ({"duration_s": 1.0}, "duration 1 s"),
+        ({"start": date(1, 1, 1)}, "start 0001-01-01; allowed: a date from 1971 to 2199"),
+        ({"start": date(9999, 12, 31)}, "start 9999-12-31; allowed"),
+        ({"launches": (Launch(datetime.fromisoformat("0001-01-01"), 2.0),)}, "launch at 0001-01-01 00:00:00 0001-01-01; allowed: a date"),
+        ({"noise": 50.0}, "noise 50; allowed: a number from 0 to 1"),
+        (
+            {"launches": (Launch(datetime.fromisoformat("2026-01-01"), 1e12),)},
+            "launch at 2026-01-01 00:00:00 1e+12; allowed: a number from 0",
+        ),
         ({"growth_per_week": -1.0}, "growth -1 a week"),
         ({"noise": float("nan")}, "noise nan"),
         ({"cv": -1.0}, "cv -1"),

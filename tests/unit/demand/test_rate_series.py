@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from forebay.demand import servegen
+from forebay.demand.counts import Counts
 from forebay.demand.series import RateSeries, Unit, azure2024_rate, first_data_line, o365, servegen_totals
-from forebay.demand.trace import Counts
 from forebay.domain.errors import BadInput
 
 AZURE = "# Minute 0 = 2024-05-12 00:00 UTC. Digitised.\nminute,rpm,rpm_min,rpm_max\n"
@@ -58,7 +58,8 @@ def test_lenient_reading_skips_and_draws_over_gaps():
     counts = Counts()
     found = azure2024_rate((AZURE + "0,60,1,1\nx,1,1,1\n10,60,1,1\n40,240,1,1\n").splitlines(), "t", lenient=True, counts=counts)
     assert found.values.tolist() == pytest.approx([1.0, 1.0, 2.0, 3.0, 4.0])
-    assert (counts.rows, counts.broken) == (3, 1)
+    assert (counts.rows, counts.broken, counts.filled) == (3, 1, 2)
+    assert counts.told()[1] == "steps that are missing, over which a line is drawn: 2"
 
 
 def test_a_header_or_date_that_is_none_is_named():

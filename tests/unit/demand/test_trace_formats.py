@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay.demand.trace import REORDER_ROWS_MAX, TOKENS_MAX, Counts, TraceRow, guess, read
+from forebay.demand.counts import Counts
+from forebay.demand.trace import REORDER_ROWS_MAX, TOKENS_MAX, TraceRow, guess, read
 from forebay.domain.errors import BadInput
 
 

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from forebay.demand.trace import Counts
+from forebay.demand.counts import Counts
 from forebay.domain.errors import BadInput
 from forebay.loadgen.files import LINE_CHARS_MAX, Selection, lines, load
 

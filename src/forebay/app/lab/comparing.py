@@ -10,15 +10,16 @@ from forebay.app.lab import candidates, lead_in, summaries
 from forebay.app.lab.advice import advice
 from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.over_cores import over_cores
+from forebay.app.lab.playing import play_one
 from forebay.app.lab.policies import make
 from forebay.app.lab.summaries import Yardstick
 from forebay.app.lab.world import Prepared, opened, scenario
+from forebay.app.report.content import format_hours
 from forebay.demand.arrays import ArrivalSource
 from forebay.domain.scaling import Policy
 from forebay.simulation.clairvoyant import Bound, clairvoyant
 from forebay.simulation.fast import FastFleet
-from forebay.simulation.lab import play
-from forebay.simulation.values import PolicySummary, RunResult, Scenario
+from forebay.simulation.values import PolicySummary, RunResult
 
 SECONDS_PER_HOUR = 3600.0
 TUNED = " (tuned)"
@@ -117,7 +118,18 @@ def summed(ready: Prepared, bound: Bound | None, runs: dict[str, tuple[RunResult
     if all(map(_same_with_every_seed, runs.values())):
         ready = msgspec.structs.replace(ready, notes=(*ready.notes, SAME_WITH_EVERY_SEED))
     lines = summaries.ordered(summaries.summary(each, yardstick) for each in runs.values())
+    if note := _limit_is_lower(bound, lines):
+        ready = msgspec.structs.replace(ready, notes=(*ready.notes, note))
     return Comparison(ready, bound, tuple(lines), {line.name: runs[line.name] for line in lines}, yardstick)
+
+
+def _limit_is_lower(bound: Bound | None, lines: Sequence[PolicySummary]) -> str:
+    """That the schedule is no limit, where a policy keeps the promise for less; else empty."""
+    cheaper = [line for line in lines if bound and line.holds_slo and line.gpu_hours < bound.gpu_hours * (1 - summaries.EQUAL)]
+    if not cheaper:
+        return ""
+    hours = format_hours(cheaper[0].gpu_hours)
+    return f"{cheaper[0].name} keeps the promise with {hours} GPU-hours, fewer than the schedule that was found: the limit is no higher."
 
 
 def _same_with_every_seed(runs: Sequence[RunResult]) -> bool:
@@ -162,22 +174,6 @@ def work(task: Task, tell: Tell) -> RunResult | Bound:
     return result if task.timeline else msgspec.structs.replace(result, timeline=())
 
 
-def play_one(ready: Prepared, world: Scenario, policy: Policy, name: str, seed: int, tell: Tell) -> RunResult:
-    """``policy`` in ``world``, over the arrivals of ``ready``."""
-    request = ready.request
-    return play(
-        world,
-        policy,
-        opened(request, seed, request.trace.start_s, request.trace.duration_s).source(),
-        name=name,
-        fleet=FastFleet,
-        cpu_clock=time.process_time,
-        progress=tell,
-        past=ready.past,
-        pool=request.pool.name,
-    )
-
-
 def speed(run: RunResult) -> dict[str, float]:
     """How fast the simulator was, decisions left out (they are the policy's)."""
     return {
@@ -209,5 +205,6 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "advice": comparison.advice(),
         "notes": list(ready.notes),
         "skipped_rows": ready.skipped_rows,
+        "sorted_rows": ready.sorted_rows,
         "policies": [summaries.as_json(line, comparison.runs[line.name]) for line in comparison.summaries],
     }

@@ -5,17 +5,15 @@ has a lead-in of the same arrivals without faults. What is taken over is what ou
 policy's memory, and the number of replicas it had; engines begin empty.
 """
 
-import time
 from collections.abc import Callable
 
 import msgspec
 import numpy as np
 
 from forebay.app.lab.faults import FaultPlan
-from forebay.app.lab.world import Prepared, Tell, opened, scenario
+from forebay.app.lab.playing import play_one
+from forebay.app.lab.world import Prepared, Tell, scenario
 from forebay.domain.scaling import Decision, History, Observation, Policy
-from forebay.simulation.fast import FastFleet
-from forebay.simulation.lab import play
 
 LEAD_IN_S_MAX = 3 * 3600.0
 """An hour teaches most of it (azure2024 at two days: of three seeds two begin as after half a day), three all."""
@@ -69,16 +67,6 @@ def begun(ready: Prepared, make: Callable[[], Policy], name: str, seed: int, tel
         # Unknown stays unknown: the scenario then goes by where the span begins.
         start_wall_s=ready.start_wall_s and ready.start_wall_s - lead_s,
     )
-    learner, request = Remembering(make()), before.request
-    run = play(
-        scenario(before, seed),
-        learner,
-        opened(request, seed, request.trace.start_s, lead_s).source(),
-        name=name,
-        fleet=FastFleet,
-        cpu_clock=time.process_time,
-        progress=tell,
-        past=ready.past,
-        pool=request.pool.name,
-    )
+    learner = Remembering(make())
+    run = play_one(before, scenario(before, seed), learner, name, seed, tell)
     return msgspec.structs.replace(ready, initial_replicas=run.timeline[-1].desired), Remembering(make(), learner.memory)

@@ -6,9 +6,11 @@ Results come back as they are done, and all along each task tells how far it is.
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from typing import Any, TypeVar
 
 from forebay.domain.errors import ForebayError
@@ -16,6 +18,8 @@ from forebay.domain.errors import ForebayError
 JOBS_MAX = 256
 LOOK_S = 0.25
 """How often progress is looked at."""
+OF_A_TERMINAL = (signal.SIGINT, signal.SIGHUP)
+"""Ctrl-C, and the window that is closed."""
 T = TypeVar("T")
 R = TypeVar("R")
 Tell = Callable[[float], None]
@@ -43,6 +47,7 @@ def over_cores(work: Work[T, R], tasks: Sequence[T], jobs: int, tell: Tell) -> I
         return
     # A forked child of a process with threads (a progress bar's) may hang on a lock that nobody in it will release.
     context = multiprocessing.get_context("forkserver")
+    _begin_server()
     shares = context.Array("d", len(tasks), lock=False)
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(shares,))
@@ -76,10 +81,34 @@ def _done(pool: ProcessPoolExecutor, work: Work[T, R], tasks: Sequence[T], jobs:
             yield running.pop(future), future.result()
 
 
+def _begin_server() -> None:
+    """Start the process that forks workers, if none runs, deaf to what reaches every process of a terminal.
+
+    Its workers are deaf as well, from their first moment: only the parent speaks, and it ends them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return  # only there may it be said who hears what
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in OF_A_TERMINAL}
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _begin(shares: Any) -> None:
-    """In a worker. Ctrl-C reaches every process of the terminal: a worker just ends, only the parent speaks."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """In a worker: it ends with its parent, however that ends (``kill -9`` too), and not on Ctrl-C."""
+    for number in OF_A_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     globals()["_shares"] = shares
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(work: Work[T, R], place: int, task: T) -> R:

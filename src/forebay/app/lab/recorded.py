@@ -16,8 +16,9 @@ from forebay.app.lab.kept import kept
 from forebay.app.traces import Chances, OpenedTrace
 from forebay.demand import intensity, synthesis
 from forebay.demand.arrays import Arrivals, ArrivalSource
+from forebay.demand.counts import Counts
 from forebay.demand.lengths import LENGTH_CV
-from forebay.demand.trace import TOKENS_MAX, Counts
+from forebay.demand.trace import TOKENS_MAX
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import History
 from forebay.domain.units import format_duration, format_span
@@ -27,11 +28,19 @@ _Floats = npt.NDArray[np.float64]
 
 
 def is_state(path: Path) -> bool:
-    """Whether ``path`` is a state folder (or one that isn't there yet) or its file, and no trace."""
+    """Whether ``path`` is a state folder (or one that isn't there yet) or its file, and no trace; a file that can't be read is none."""
     if not path.is_file():
         return True
-    with path.open("rb") as file:
-        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError:
+        return False
+
+
+def holds_history(path: Path) -> bool:
+    """Whether there is a history at ``path``, a state folder or its file."""
+    return (path / STORE_FILE).is_file() if path.is_dir() else path.is_file() and is_state(path)
 
 
 def read(path: Path, pool: str) -> History:

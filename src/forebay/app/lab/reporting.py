@@ -1,30 +1,19 @@
 """A comparison as the page shows it: the facts of the world under its title, the schedule as a line, what to know before trusting it."""
 
-import os
 from pathlib import Path
 
-from forebay.app.files import write_whole
+from forebay.app import outputs
 from forebay.app.lab import lead_in
 from forebay.app.lab.comparing import Comparison
 from forebay.app.lab.world import scenario
 from forebay.app.report.content import BoundDrawn, Content, Played
 from forebay.app.report.page import render
-from forebay.domain.errors import BadInput, ForebayError
 from forebay.domain.units import format_duration, format_share
 
 
 def write_page(comparison: Comparison, path: Path) -> None:
     """The page at ``path``, whole or not at all; raises BadInput where it can't be written."""
-    page = render(content(comparison)).encode()
-    if path.is_file() or not path.exists():
-        try:
-            return write_whole(Path(os.path.realpath(path)), page)
-        except ForebayError as error:
-            raise BadInput(f"--html: {error}; name a file in a folder that exists") from None
-    try:
-        path.write_bytes(page)  # A pipe or a device: one put in its place would be the end of it.
-    except OSError as error:
-        raise BadInput(f"--html: can't write {str(path)!r} ({error.strerror}); name a file in a folder that exists") from None
+    outputs.leave("--html", path, render(content(comparison)).encode())
 
 
 def content(comparison: Comparison) -> Content:

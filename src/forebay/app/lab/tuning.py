@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
-from forebay.app.lab import candidates, comparing
+from forebay.app.lab import candidates
 from forebay.app.lab.candidates import Candidate
-from forebay.app.lab.comparing import TUNED, Comparison, play_one, played
+from forebay.app.lab.comparing import TUNED, Comparison, played
 from forebay.app.lab.over_cores import over_cores
+from forebay.app.lab.playing import play_one
 from forebay.app.lab.request import LabRequest
 from forebay.app.lab.summaries import FAVOURITE
 from forebay.app.lab.training_span import training_span
@@ -148,11 +149,6 @@ def train(trial: Trial, tell: Tell) -> Row:
 def described(candidate: Candidate) -> str:
     """``target 26, down 300``; ``defaults`` where nothing is set."""
     return ", ".join(f"{key} {value:.4g}" for key, value in candidate.settings.items()) or "defaults"
-
-
-def as_json(tuning: Tuning) -> dict[str, Any]:
-    """For scripts: the comparison on the held-out span, and what was chosen."""
-    return {**comparing.as_json(tuning.held_out), **choices_as_json(tuning.trained, tuning.choices)}
 
 
 def choices_as_json(trained: Prepared, choices: Sequence[Choice]) -> dict[str, Any]:

@@ -56,6 +56,8 @@ class Prepared(msgspec.Struct, frozen=True):
     notes: tuple[str, ...]
     skipped_rows: int = 0
     """Rows of the trace that were broken, and left out since that was asked for."""
+    sorted_rows: int = 0
+    """Rows of it that stood behind later ones, and were put in order since that was asked for."""
     peak_holds: bool = True
     """``peak_replicas`` keep the promise through the busiest hour; if not, a note says why not."""
 
@@ -101,6 +103,10 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
     trace = opened(request, request.seed, request.trace.start_s, request.trace.duration_s, tell)
     doing("adding it up")
     found = _surveyed(request, trace, MINUTE_S, tell).survey()
+    if not found.requests:
+        at_scale = f" at --rate-scale {request.trace.rate_scale:g}" if request.trace.rate_scale != 1 else ""
+        span = format_span(request.trace.start_s, request.trace.duration_s)
+        raise BadInput(f"{trace.name}: found no request {span}{at_scale}, allowed: one or more; take a longer span, or more of its rate")
     if request.trace.start_s:
         doing("adding up what came before")
     prompt = max(1, min(round(found.prompt_tokens_mean), profile.context_tokens - 1))
@@ -118,6 +124,7 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
         past=_past(request, trace.start_wall_s, tell),
         notes=(),
         skipped_rows=trace.counts.broken + trace.counts.late,
+        sorted_rows=trace.counts.sorted,
     )
     doing("playing the busiest hour")
     peak, holds = _peak(ready)
@@ -225,18 +232,13 @@ def requests_of(request: LabRequest, start_wall_s: float) -> History:
 
 
 def _read(request: LabRequest, trace: OpenedTrace) -> list[str]:
-    """What became of what was asked for: rows left out, a span that goes past the trace's end."""
-    notes, counts, start_s = [], trace.counts, request.trace.start_s
-    skipped = counts.broken + counts.late
-    if skipped:
-        first = f"; the first: {counts.first_problem}" if counts.first_problem else ""
-        late = f", {counts.late:,} of them far out of order" if counts.late else ""
-        notes.append(
-            f"{skipped:,} row{' of ' if skipped == 1 else 's of '}{trace.name} {'was' if skipped == 1 else 'were'} skipped{late}{first}"
-        )
-    elif request.trace.lenient:
-        notes.append(f"No row of {trace.name} had to be skipped.")
-    if request.trace.lengths and not trace.rate_only:
+    """What became of what was asked for: rows left out or put in order, a span that goes past the trace's end."""
+    start_s = request.trace.start_s
+    notes = [f"{trace.name}: {told}" for told in trace.counts.told()]
+    notes += [f"{request.trace.lengths}: {told}" for told in trace.lengths_counts.told()]
+    if request.trace.lenient and not notes:
+        notes.append(f"No row of {trace.name} had to be skipped or put in order.")
+    if request.trace.lengths and (not trace.rate_only or request.trace.recorded is not None):
         notes.append(f"--lengths is not used: the requests of {trace.name} have lengths of their own.")
     asked_s = request.trace.duration_s
     if asked_s is not None and asked_s - trace.duration_s > min(MINUTE_S, max(1.0, SHORT_OF_ASKED * asked_s)):

@@ -41,6 +41,7 @@ def render(content: Content) -> str:
     return template.substitute(
         title=html.escape(content.title),
         verdict=html.escape(content.verdict),
+        promised=f"{100 * content.attainment:g} %",
         facts="".join(f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in content.facts),
         table=_table(content),
         notes=_notes(content),

@@ -149,6 +149,15 @@
   };
   const scale = (frame, series, policy, height) => {
     if (frame.band) return Object.assign(() => 0, { ticks: [] });
+    if (frame.misses) {
+      // What is missed on a logarithmic scale, upside down: 99 % lies as far above 90 % as 90 % above nothing.
+      const promised = Math.max(1 - frame.promise, 1e-4), least = promised / 20;
+      const seen = series.flatMap((each) => each.values.slice(...visible(each.lines)).filter((value) => value !== null));
+      const most = Math.min(1, Math.max(10 * promised, ...seen.map((value) => 1 - value)));
+      const at = (value) => (height * Math.log(Math.max(1 - value, least) / least)) / Math.log(most / least);
+      const ticks = [0, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999].filter((value) => 1 - value > least * 1.3 && 1 - value <= most * 1.001).map((value) => [value, percent(value)]);
+      return Object.assign(at, { ticks: ticks.length > 4 ? ticks.filter(([value]) => value !== 0.7 && value !== 0.97 && value !== 0.997) : ticks });
+    }
     let top = frame.promise ? frame.promise * 1.25 : 0;
     let low = Infinity;
     for (const each of series) {
@@ -238,6 +247,7 @@
       if (each.name) add(each.name, each.colour, each.area ? "" : each.dash ? "thin dash" : "thin", (index) => frame.write((each.own || each.values)[index]));
     }
     if (frame.promise) add(`promise ${frame.write(frame.promise)}`, "var(--bad)", "thin dash", null);
+    if (frame.misses && policy.breaches.length) add("under the promise", "var(--band)", "", null);
   };
 
   // Pointing: one cross over all charts, its values in their heads; a drag looks closer.
@@ -324,6 +334,7 @@
       id: "queue", title: "Requests waiting", height: 84, write: number, least: 10,
       series: (policy, beside) => [...layered(policy.lines, [["in lanes", "var(--queue)", policy.lines.lanes], ["in engines", "var(--engine)", policy.lines.engines]]), ...another(beside, (other) => sum(other.lines.lanes, other.lines.engines))],
     });
+    chart({ id: "kept", title: "Requests with both promises kept", height: 92, write: percent, misses: true, promise: data.attainment, series: ({ name, lines }, beside) => [...another(beside, (other) => other.lines.kept), { name: beside ? name : "kept", colour: "var(--good)", values: lines.kept, lines, width: 1.4 }] });
     chart({ id: "ttft", title: "Time to first token, p95", height: 120, write: seconds, log: true, promise: data.ttft_s, series: ({ name, lines }, beside) => [...another(beside, (other) => other.lines.ttft), { name: beside ? name : "p95", colour: "var(--time)", values: lines.ttft, lines, width: 1.4 }] });
     chart({ id: "itl", title: "Between tokens, p95", height: 92, write: seconds, log: true, promise: data.itl_s, series: ({ name, lines }, beside) => [...another(beside, (other) => other.lines.itl), { name: beside ? name : "p95", colour: "var(--time)", values: lines.itl, lines, width: 1.4 }] });
     chart({ id: "usage", title: "What meters say", height: 76, write: percent, top: 1, series: ({ lines }) => [{ name: "GPU utilisation", colour: "var(--gpu)", values: lines.gpu, lines, width: 1.4 }, { name: "KV cache", colour: "var(--kv)", values: lines.kv, lines, width: 1.4 }] });
@@ -341,7 +352,7 @@
     const made = [
       ["GPU-hours", number(policy.gpu_hours), policy.vs_clairvoyant ? `${policy.vs_clairvoyant} × clairvoyant` : ""],
       ["promises kept", percent(policy.attained), policy.holds ? "holds" : `under ${percent(data.attainment)}`, policy.holds ? "" : "miss"],
-      ["minutes in breach", number(missed / 60), `${policy.breaches.length} times`],
+      ["minutes in breach", number(missed / 60), policy.breaches.length === 1 ? "in one stretch" : `in ${policy.breaches.length} stretches`],
     ];
     if (data.gpu_hour_usd) made.push(["cost", dollars(policy.cost_usd), policy.saved_usd === null ? "" : `${dollars(policy.saved_usd)} saved vs static`]);
     byId("tiles").replaceChildren(...made.map(([name, value, note, mood]) => {
