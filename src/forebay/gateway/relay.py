@@ -171,6 +171,20 @@ class Call(Moving):
         if not streams:
             self.data = self._take
 
+    def answer(self, head: ResponseHead, body: bytes) -> None:
+        """See `ports.ResponseSink`: what most requests that are no streams are answered with, in fewer steps."""
+        exchange, pool = self._exchange, self._pool
+        if head.status == 200 and not (self._ask.stream or pool.foreign or pool.peer):
+            self._exchange = None
+            self._answer, self._passed = head, self._context.passed_heads.of(head)
+            self._wire_bytes += len(body)
+            self._answered(head, body)
+            return
+        self.head(head)
+        self.data(body, body, True, True)
+        if self._exchange is exchange:  # else it was given up, and may be under way again
+            self.end(_COMPLETE, "")
+
     def _stream_of(self, head: ResponseHead) -> EventStream:
         """What takes this stream's reads."""
         ask, wants, modern = self._ask, self._wants, self._request.modern
@@ -299,7 +313,6 @@ class Call(Moving):
     def _completed(self) -> None:
         """The whole response is here."""
         head, whole = self._answer, self._whole
-        outcome = _COMPLETED
         if head is None:
             status = self._failure.status if self._failure is not None else 502
             if self._open:
@@ -313,23 +326,33 @@ class Call(Moving):
                 self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status != 429, paid=status == 200)
             return
         if self._stream is not None:
-            usage = self._counted_usage()
+            self._served(_COMPLETED, self._counted_usage())
+        elif whole is None:
+            self._answered(head, self._only)
+        elif not whole.flowing:
+            self._answered(head, whole.take())
         else:
-            if whole is not None and whole.flowing:
-                usage = usage_in_tail(whole.tail)
-            else:
-                body = self._only if whole is None else whole.take()
-                if head.status >= 400 and (error := in_shape(head.status, body, self._request.target)) is not None:
-                    self._end(Outcome.REFUSED_BY_ENGINE, None)
-                    self._refuse(error)
-                    return
-                usage, aborted = self._look_at(body)
-                if aborted:
-                    self._try_elsewhere("The engine broke its answer off.")
-                    return
-                self._write_head(body, len(body), False)
-            if head.status >= 400:
-                outcome = Outcome.REFUSED_BY_ENGINE
+            self._served(_COMPLETED if head.status < 400 else Outcome.REFUSED_BY_ENGINE, usage_in_tail(whole.tail))
+
+    def _answered(self, head: ResponseHead, body: bytes) -> None:
+        """The whole answer is held, and none of it is with the client."""
+        outcome = _COMPLETED
+        if head.status >= 400:
+            outcome = Outcome.REFUSED_BY_ENGINE
+            error = in_shape(head.status, body, self._request.target)
+            if error is not None:
+                self._end(outcome, None)
+                self._refuse(error)
+                return
+        usage, aborted = self._look_at(body)
+        if aborted:
+            self._try_elsewhere("The engine broke its answer off.")
+            return
+        self._write_head(body, len(body), False)
+        self._served(outcome, usage)
+
+    def _served(self, outcome: Outcome, usage: Usage | None) -> None:
+        """The client has all of its answer."""
         if self._replica in self._pool.outliers.suspects:
             desk = self._context.desk
             desk.served(self._pool, self._replica, desk.clock.now_s())
