@@ -53,6 +53,8 @@ class Replicas:
         """Since when there has been no replica and none expected; None while there is one."""
         self._known: dict[str, Replica] = {}
         self._capacities: frozenset[Capacity] = frozenset()
+        self._everywhere = (0, 0, 0)
+        """Tokens in all, tokens of one sequence, and sequences that each of them can hold while it is empty."""
         self.chosen_seq = 0
         """Counts the choices."""
         self.prefill_tokens_per_s = 0.0
@@ -93,6 +95,8 @@ class Replicas:
                 known_one.use(replica)
         self.listed = [self._known[replica_id] for replica_id in listed]
         self._capacities = frozenset(replica.capacity for replica in listed.values())
+        sizes = [(one.kv_tokens, one.context_tokens, one.sequences) for one in self._capacities] or [(0, 0, 0)]
+        self._everywhere = (min(one[0] for one in sizes), min(one[1] for one in sizes), min(one[2] for one in sizes))
         self.prefill_tokens_per_s = max((capacity.prefill_tokens_per_s for capacity in self._capacities), default=0.0)
         self.sequence_tokens_per_s = max(
             (capacity.decode_tokens_per_s / capacity.sequences for capacity in self._capacities if capacity.sequences), default=0.0
@@ -269,6 +273,9 @@ class Replicas:
 
     def hopeless(self, ticket: Ticket) -> Refusal | None:
         """Why no replica of this roster will ever take it, or None. An empty roster says nothing."""
+        total, longest, sequences = self._everywhere
+        if ticket.total <= total and ticket.longest <= longest and ticket.sequences <= sequences and not ticket.excluded:
+            return None
         if not self.listed:
             return None
         for capacity in self._capacities:
