@@ -76,20 +76,17 @@ class Admission(Books):
         ``excluded``: replicas that have failed it, before it went elsewhere and came back.
         """
         lane = self._lane_of.get(tier)
-        if lane is None:
-            raise ValueError(f"pool {self.pool!r} has no tier {tier!r}; it has {', '.join(self._lane_of)}")
-        if ticket in self._tickets:
-            raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
+        if lane is None or ticket in self._tickets:
+            raise ValueError(self._why_not(ticket, tier))
         effects: list[Effect] = []
         waiting, pump = self._waiting, self._pump
         if waiting.count and (waiting.due_s <= now_s or self._replicas.wanting or self._replicas.barren_since_s is not None):
             self._catch_up(now_s, effects)
         self.arrived_total += 1
         order = lane.order
-        entry = Ticket(ticket, lane, order.accounts.get(team) or order.account(team), shape, now_s)
-        entry.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        entry.whole, entry.prefix, entry.excluded, entry.patience_s = whole, prefix, excluded, patience_s
-        self._tickets[ticket] = entry
+        account = order.accounts.get(team) or order.account(team)
+        deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
+        entry = self._tickets[ticket] = Ticket(ticket, lane, account, shape, now_s, deadline_s, patience_s, whole, prefix, excluded)
         replicas = self._replicas
         if not lane.preemptible:
             pump.urgent_s = now_s
@@ -97,8 +94,14 @@ class Admission(Books):
             if not replicas.courteous:
                 replicas.be_courteous(True)
         goes_next = (not waiting.count or not waiting.ahead(lane)) and not (lane.preemptible and waiting.held)
-        if goes_next and self._start_now(entry, now_s, effects):
-            return effects
+        if goes_next:
+            replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
+            if replica is not None:
+                pump.start(entry, replica, now_s, effects)
+            if replica is not None or pump.preempt(entry, now_s, effects):
+                if pump.some_came_back:  # what gave its place up for it may start elsewhere
+                    self._run(now_s, effects)
+                return effects
         prefill_s = replicas.prefill_s(entry)
         entry.late_at_s = now_s + min(lane.ttft_s if ttft_s is None else ttft_s, patience_s) - prefill_s
         if patience_s < math.inf:
@@ -230,17 +233,10 @@ class Admission(Books):
         for lane in self._lanes:
             lane.order.reweigh(weights)
 
-    def _start_now(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:
-        """Whether an arrival that goes next has its permit; what gave its place up for that may start elsewhere."""
-        pump, replicas = self._pump, self._replicas
-        replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
-        if replica is not None:
-            pump.start(entry, replica, now_s, effects)
-        elif not pump.preempt(entry, now_s, effects):
-            return False
-        if pump.some_came_back:
-            self._run(now_s, effects)
-        return True
+    def _why_not(self, ticket: int, tier: str) -> str:
+        if tier not in self._lane_of:
+            return f"pool {self.pool!r} has no tier {tier!r}; it has {', '.join(self._lane_of)}"
+        return f"ticket {ticket} has not ended yet; tickets are given once"
 
     def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
         """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""

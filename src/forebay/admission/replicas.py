@@ -154,21 +154,25 @@ class Replicas:
         """
         if by_prefix and ticket.prefix is not None:
             return self._nearest(ticket, candidates, now_s)
-        count = len(candidates)
-        preemptible = ticket.lane.preemptible
-        if count > 1 and not preemptible:
+        if ticket.lane.preemptible:
+            return self._least_loaded(ticket, candidates, now_s)
+        if len(candidates) > 1:
             return self._soonest(ticket, candidates, now_s)
+        for only in candidates:
+            return only if only.listed and only.id not in ticket.excluded and only.fits(ticket) else None
+        return None
+
+    def _least_loaded(self, ticket: Ticket, candidates: Collection[Replica], now_s: float) -> Replica | None:
+        """Of those where it fits, and where this is a moment for it."""
         excluded = ticket.excluded
-        if count == 1:
+        if len(candidates) == 1:
             first: Replica | None = next(iter(candidates))
         else:
             unweighed = self._unweighed
             while unweighed:
                 unweighed.pop().weigh()
             first = min(candidates, key=_RANK, default=None)
-        if first is None or (
-            first.listed and first.id not in excluded and first.fits(ticket) and (not preemptible or self._spares(first, ticket, now_s))
-        ):
+        if first is None or (first.listed and first.id not in excluded and first.fits(ticket) and self._spares(first, ticket, now_s)):
             return first
         best: Replica | None = None
         for replica in candidates:

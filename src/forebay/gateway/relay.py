@@ -39,6 +39,7 @@ REPORT_EVENTS = 32
 _COMPLETE = End.COMPLETE
 _ABORTED = End.ABORTED
 _COMPLETED = Outcome.COMPLETED
+_NEVER_S = -math.inf
 
 
 class Call(Moving):
@@ -58,7 +59,7 @@ class Call(Moving):
         self.quiet_until_s = now_s + tier.ttft_s if self._ask.stream else math.inf
         if self._ask.stream:
             self._ask_more()
-        self._context.retries.arrived()
+        self._context.retries.arrived_total += 1
         if self._connection.by_peer:  # counted where it came in
             waits = Waits(tier.longest_wait_s, patience_s, not self._ask.stream)
             self._context.desk.move(self._pool, self._pool, self, tier, self._team, shape, now_s, waits, prefix)
@@ -81,10 +82,13 @@ class Call(Moving):
         now_s = self._context.desk.clock.now_s()
         if not self._wait_counted:
             self._wait_counted = True
-            self._queue_s = now_s - self._arrived_s
-            self._meter.queue_wait.observe(self._queue_s)
+            queue_s = self._queue_s = now_s - self._arrived_s
+            if queue_s:
+                self._meter.queue_wait.observe(queue_s)
+            else:
+                self._meter.queue_wait.counts[0] += 1
         self._sent_s = self._progress_s = now_s
-        self.quiet_until_s = -math.inf
+        self.quiet_until_s = _NEVER_S
         leaving = self._context.records.leaving
         leaving.until_sample -= 1
         if leaving.until_sample <= 0 or ((self._waited_for or self._retries) and leaving.weighed_left > 0):
@@ -178,7 +182,12 @@ class Call(Moving):
             self._exchange = None
             self._answer, self._passed = head, self._context.passed_heads.of(head)
             self._wire_bytes += len(body)
-            self._answered(head, body)
+            usage, aborted = self._look_at(body)
+            if aborted:
+                self._try_elsewhere("The engine broke its answer off.")
+            else:
+                self._write_head(body, len(body), False)
+                self._served(_COMPLETED, usage)
             return
         self.head(head)
         self.data(body, body, True, True)
@@ -274,6 +283,7 @@ class Call(Moving):
         if self._emitted is not None:
             self._prepare(self._emitted)
         self._write_head(piece, None, self._request.modern)
+        self._let_body_go()
         self._meter.first_content(now_s - self._arrived_s, self._ttft_promise_s)
         self._context.desk.first_token(self._pool, self, now_s)
 
@@ -309,6 +319,7 @@ class Call(Moving):
         elif not held.add(body) and not last:
             self._pool.admission.answered(self.ticket)
             self._write_head(held.flow(held.take(), False), head.content_length, held.framed)
+            self._let_body_go()
 
     def _completed(self) -> None:
         """The whole response is here."""
@@ -363,12 +374,15 @@ class Call(Moving):
         """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
         self._open = True
         connection, context = self._connection, self._context
-        request = self._request
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
         more = self._place() + self.way
         if context.desk.quotas:
             more = context.desk.limits_left(self._team) + more
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
+
+    def _let_body_go(self) -> None:
+        """The head is out: it is not sent again, and what is left of the answer may take long."""
         self._body = b""
+        request = self._request
         if request.held_bytes or request.body:
-            connection.release(request)
+            self._connection.release(request)
