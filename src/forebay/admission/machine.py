@@ -295,16 +295,18 @@ class Admission(Books):
         if not replica.listed:
             self._replicas.forget_if_idle(replica)
         elif self._waiting.count and (replica.sequences < replica.capacity.sequences or replica.preemptible or self._replicas.held):
-            self._pump.freed(replica)
-            self._settle(now_s, effects)
+            pump, waiting = self._pump, self._waiting
+            pump.freed(replica)
+            while (head := pump.run(now_s, effects)) is not None:  # as `_settle`
+                self._refuse_head(head, now_s, effects)
+            if waiting.count and (waiting.due_s <= now_s or self._replicas.barren_since_s is not None):
+                self._expire(now_s, effects)
         return effects
 
     def _settle(self, now_s: float, effects: list[Effect]) -> None:
         """Room first, then deadlines: what can start at the very instant it would expire is started."""
-        while (head := self._pump.run(now_s, effects)) is not None:  # as `_run`
-            self._refuse_head(head, now_s, effects)
-        waiting = self._waiting
-        if waiting.count and (waiting.due_s <= now_s or self._replicas.barren_since_s is not None):
+        self._run(now_s, effects)
+        if self._waiting.count and self._due(now_s):
             self._expire(now_s, effects)
 
     def _run(self, now_s: float, effects: list[Effect]) -> None:

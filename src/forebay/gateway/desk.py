@@ -80,7 +80,8 @@ class Desk:
         effects = admission.arrive(
             ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole, prefix
         )
-        first = effects[0] if len(effects) == 1 and not (self._carrying or admission.waiting) else None
+        waits = admission.queue.count
+        first = effects[0] if len(effects) == 1 and not (self._carrying or waits) else None
         if type(first) is Dispatch and first.ticket == ticket:
             # It starts at once, as nearly all do while nothing waits: the same as `_after`, in fewer calls.
             self._carrying = True
@@ -92,7 +93,7 @@ class Desk:
                 self._carrying = False
         elif effects:
             self._after(pool, effects)
-        elif admission.waiting:
+        elif waits:
             self._see_to_timer(admission)
 
     def move(
@@ -145,9 +146,13 @@ class Desk:
             self._give_back(ticket, usage, now_s, served=True)
         admission = pool.admission
         effects = admission.finish(ticket, usage, now_s)
-        if effects:
+        if len(effects) == 1 and not self._carrying:
+            self._carry_out(pool, effects)
+        elif effects:
             self._after(pool, effects)
-        elif admission.waiting:
+            return
+        queue = admission.queue
+        if queue.count and (queue.due_s < self._timer_at_s or admission.wanting or self._timer is None):
             self._see_to_timer(admission)
 
     def abandon(self, pool: PoolDesk, call: Ticketed, usage: Usage | None, now_s: float) -> None:
