@@ -29,6 +29,7 @@ from forebay.admission.tickets import Ticket
 OUTPUT_COST = 2
 """Virtual tokens of one output token: it takes a step of its own, prompts are taken in bulk."""
 LATE_EVERY = 8
+_ON_TIME_MAX = LATE_EVERY - 1
 DEAD_MIN = 64
 """So many dead entries are never worth a sweep."""
 
@@ -113,20 +114,25 @@ class Account:
             else:
                 split += 1
         self._split = split
-        if first == split:
-            return on_time
-        _, seq, late = line[first]
-        while late.queued_seq != seq:
+        if first < split:
+            late: Ticket | None = line[first][2]
+            if late.queued_seq != line[first][1]:
+                late = self._late()
+            if late is not None and (split == end or self._since_late >= _ON_TIME_MAX):
+                return late
+        return on_time
+
+    def _late(self) -> Ticket | None:
+        """The first that is late, after one that is dead; None: nobody is."""
+        line, split, first = self._line, self._split, self._first
+        while first < split and line[first][2].queued_seq != line[first][1]:
             first += 1
-            if first == split:
-                break
-            _, seq, late = line[first]
-        self._first = first
-        is_late = first < split and (split == end or self._since_late >= LATE_EVERY - 1)
+        late = line[first][2] if first < split else None
         if first > DEAD_MIN:  # nothing that ended is kept for long by the line it stood in
             del line[:first]
-            self._split, self._first = split - first, 0
-        return late if is_late else on_time
+            self._split, first = split - first, 0
+        self._first = first
+        return late
 
     def _drop(self, place: int) -> int:
         """The dead ones there and right after it are gone: they were not late, and stand in nobody's way. How many entries are left."""

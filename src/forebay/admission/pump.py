@@ -152,7 +152,7 @@ class Pump:
 
     def run(self, now_s: float, effects: list[Effect]) -> Ticket | None:
         """Start all that can be started. Returns a head that no replica of this roster will ever take: to be refused, and run again."""
-        replicas = self.replicas
+        replicas, freed = self.replicas, self._freed
         if replicas.wanting:
             self.reclaim(now_s)
             self._want_anew()
@@ -162,16 +162,19 @@ class Pump:
         while (head := self.waiting.first(now_s)) is not None:
             if self._strangers and head.queued_seq <= self._joined_before and replicas.hopeless(head) is not None:
                 return head
-            if not self.some_came_back and not _open(replicas.listed if head.tried_seq < self._freed_from else self._freed):
+            candidates: Collection[Replica] = replicas.listed if head.tried_seq < self._freed_from else freed
+            if not self.some_came_back and not _open(candidates):
                 break
-            replica = self.place(head, now_s)
+            replica = replicas.choose(head, candidates, now_s)
             if replica is not None:
                 self.start(head, replica, now_s, effects)
-                if self._freed and not (self.some_came_back or self._strangers or _open(replicas.listed)):
+                if freed and not (self.some_came_back or self._strangers or _open(replicas.listed)):
                     break  # there is no place left where one was freed, nor any elsewhere: it doesn't matter who goes next
-            elif not self.preempt(head, now_s, effects) and not (self._looks_on() and self._pass(head, now_s, effects)):
+                continue
+            head.tried_seq = self._change
+            if not self.preempt(head, now_s, effects) and not (self._looks_on() and self._pass(head, now_s, effects)):
                 break
-        self._freed.clear()
+        freed.clear()
         self._freed_from = self._change
         self.some_came_back = False
         return None
