@@ -115,10 +115,10 @@ class Account:
                 split += 1
         self._split = split
         if first < split:
-            late: Ticket | None = line[first][2]
-            if late.queued_seq != line[first][1]:
-                late = self._late()
-            if late is not None and (split == end or self._since_late >= _ON_TIME_MAX):
+            _, seq, late = line[first]
+            if late.queued_seq != seq:
+                late = self._late() or on_time
+            if split == end or self._since_late >= _ON_TIME_MAX:
                 return late
         return on_time
 
