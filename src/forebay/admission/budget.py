@@ -37,41 +37,6 @@ NOT_KEPT = 1_000_000
 class Replica:
     """What one gateway has in flight on one replica."""
 
-    __slots__ = (
-        "_missing_tokens",
-        "_peaks",
-        "_refused",
-        "_token_s",
-        "_unweighed",
-        "_wanting",
-        "_weighed",
-        "capacity",
-        "chosen_seq",
-        "courteous",
-        "held_tokens",
-        "horizon_s",
-        "id",
-        "kept_for",
-        "kept_index",
-        "lag_s",
-        "listed",
-        "loaded_s",
-        "pause",
-        "pauses",
-        "permits",
-        "preemptible",
-        "prefill_tokens",
-        "prefill_wanted",
-        "rank",
-        "sequences",
-        "sequences_allowed",
-        "standing",
-        "url",
-        "wholes",
-        "worst_tokens",
-        "young",
-    )
-
     def __init__(self, listed: RosterReplica, unweighed: "list[Replica]", wanting: "list[Replica]") -> None:
         """``unweighed``: where it enters itself when its rank is no longer right; ``wanting``: when it refused for want of prefill."""
         self.id = listed.id
