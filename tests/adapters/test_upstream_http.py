@@ -16,6 +16,8 @@ GET = b"GET / HTTP/1.1\r\nhost: e\r\n\r\n"
 class Sink:
     """Remembers the calls."""
 
+    answer = None
+
     def __init__(self):
         self.heads, self.wire, self.body, self.wholes, self.lasts = [], b"", b"", [], []
         self.ended = asyncio.get_running_loop().create_future()
@@ -448,6 +450,32 @@ def test_a_head_known_before_means_what_it_meant(pieces):
             await asyncio.sleep(0.01)
 
     with_engine(test, say)
+
+
+def test_a_whole_answer_is_one_call_to_whoever_takes_such_and_leaves_the_connection_free():
+    class Whole(Sink):
+        def answer(self, head, body):
+            self.taken = (head.status, body, upstreams[0].idle_connections)
+            self.ended.set_result((End.COMPLETE, ""))
+
+    upstreams = []
+
+    async def test(upstream, engine):
+        upstreams[:] = [upstream]
+        for number in range(3):
+            sink = Whole()
+            exchange = upstream.send(engine.url, GET, sink)
+            assert await sink.outcome() is End.COMPLETE
+            if number:
+                assert sink.taken == (200, b"body", 1)
+                assert not sink.heads
+                exchange.abort()  # it is over
+            else:
+                assert sink.body == b"body"  # its head was new
+            assert upstream.idle_connections == 1
+        assert engine.accepted == 1
+
+    with_engine(test, says(LENGTH + b"body"))
 
 
 def test_a_sink_that_aborts_at_a_known_head_gets_no_data():

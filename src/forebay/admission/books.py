@@ -24,9 +24,12 @@ class Books:
         self.queued_max = queued_max
         self.arrived_total = self.finished_total = self.refused_total = self.abandoned_total = self.outlived_total = 0
         """Outlived: finished requests whose output was longer than estimated at arrival."""
-        self._waiting = Waiting(tiers, weights)
+        self._waiting = self.queue = Waiting(tiers, weights)
+        """What waits, for whoever only looks."""
         self._pump = Pump(self._waiting, resumable)
         self._replicas = self._pump.replicas
+        self.wanting = self._replicas.wanting
+        """Replicas whose next prefilled prompt somebody waits for: while there are any, each end may bring forward what is due next."""
         self._lanes = self._waiting.lanes
         self._lane_of = self._waiting.lane_of
         self._tickets: dict[int, Ticket] = {}

@@ -274,7 +274,8 @@ class Replica:
             self.horizon_s -= ticket.outstanding * self._token_s
         if ticket.lane.preemptible:
             self.preemptible -= 1
-            self.young.gone(ticket)
+            if self.young:
+                self.young.gone(ticket)
         ticket.emitted = ticket.outstanding = 0
         if ticket.spared:
             ticket.uncached += ticket.spared

@@ -29,6 +29,7 @@ from forebay.admission.tickets import Ticket
 OUTPUT_COST = 2
 """Virtual tokens of one output token: it takes a step of its own, prompts are taken in bulk."""
 LATE_EVERY = 8
+_ON_TIME_MAX = LATE_EVERY - 1
 DEAD_MIN = 64
 """So many dead entries are never worth a sweep."""
 
@@ -95,30 +96,52 @@ class Account:
         if split < len(line) and line[split][2] is ticket:  # who goes next is that one, nearly always
             del line[split]
         if started:
-            self._since_late = 0 if ticket.late_at_s < now_s or self._first == self._split else self._since_late + 1
-        if len(line) - self.waiting > max(self.waiting, DEAD_MIN):
+            self._since_late = 0 if ticket.late_at_s < now_s or self._first == split else self._since_late + 1
+        dead = len(line) - self.waiting
+        if dead > DEAD_MIN and dead > self.waiting:
             self._sweep()
 
     def head(self, now_s: float) -> Ticket:
         """Who goes next; somebody waits."""
-        line, split, end = self._line, self._split, len(self._line)
+        line, split, first = self._line, self._split, self._first
+        end = len(line)
         while split < end:
-            late_at_s, seq, ticket = line[split]
-            if ticket.queued_seq == seq and late_at_s >= now_s:
+            late_at_s, seq, on_time = line[split]
+            if on_time.queued_seq != seq:
+                end = self._drop(split)
+            elif late_at_s >= now_s:
                 break
-            split += 1
+            else:
+                split += 1
         self._split = split
-        first = self._first
+        if first < split:
+            _, seq, late = line[first]
+            if late.queued_seq != seq:
+                late = self._late() or on_time
+            if split == end or self._since_late >= _ON_TIME_MAX:
+                return late
+        return on_time
+
+    def _late(self) -> Ticket | None:
+        """The first that is late, after one that is dead; None: nobody is."""
+        line, split, first = self._line, self._split, self._first
         while first < split and line[first][2].queued_seq != line[first][1]:
             first += 1
+        late = line[first][2] if first < split else None
         if first > DEAD_MIN:  # nothing that ended is kept for long by the line it stood in
             del line[:first]
-            end, split, first = end - first, split - first, 0
-            self._split = split
+            self._split, first = split - first, 0
         self._first = first
-        if split == end or (first < split and self._since_late >= LATE_EVERY - 1):
-            return line[first][2]
-        return line[split][2]
+        return late
+
+    def _drop(self, place: int) -> int:
+        """The dead ones there and right after it are gone: they were not late, and stand in nobody's way. How many entries are left."""
+        line = self._line
+        after = place + 1
+        while after < len(line) and line[after][2].queued_seq != line[after][1]:
+            after += 1
+        del line[place:after]
+        return len(line)
 
     def behind(self, head: Ticket, most: int) -> list[Ticket]:
         """Up to ``most`` of those after ``head``, on time before late."""
@@ -246,8 +269,9 @@ class FairOrder:
         """Who goes next; somebody waits."""
         if self._returned:
             return self._returned[-1]
-        key, _, smallest = self._heap[0]
-        if key != smallest.counter or key != smallest.keyed or not smallest.waiting:
+        heap = self._heap
+        key, _, smallest = heap[0]
+        if len(heap) > 1 and (key != smallest.counter or key != smallest.keyed or not smallest.waiting):
             found = self._smallest()
             assert found is not None
             smallest = found
@@ -325,6 +349,8 @@ class FairOrder:
 
     def _push(self, account: Account) -> None:
         heap = self._heap
+        if len(heap) == 1 and heap[0][2] is account:
+            heap.clear()  # alone it is found by any counter, and need not be known by two
         if len(heap) > 2 * len(self.accounts) + DEAD_MIN:
             heap = self._heap = []
             for one in self.accounts.values():

@@ -4,8 +4,7 @@ More important lanes go first, but not for ever: while a lane below the top wait
 are started, and goes first once it is owed anything. Nothing is banked while it does not wait.
 """
 
-from collections import OrderedDict
-
+from forebay.admission.deadlines import Deadlines
 from forebay.admission.fairness import FairOrder, TeamLoad
 from forebay.admission.pace import Pace
 from forebay.admission.tickets import Ticket
@@ -20,8 +19,8 @@ class Lane:
     __slots__ = (
         "_due",
         "_due_slot_s",
-        "_joined",
         "cost_tokens",
+        "deadlines",
         "gain",
         "index",
         "longest_wait_s",
@@ -58,8 +57,7 @@ class Lane:
         self.output_tokens = 0
         self.cost_tokens = 0
         """Virtual tokens of all that wait."""
-        self._joined: OrderedDict[int, Ticket] = OrderedDict()
-        """By queueing number, in the order in which they began to wait."""
+        self.deadlines = Deadlines()
 
     def teams(self) -> list[TeamLoad]:
         """Every team that ever came."""
@@ -68,16 +66,17 @@ class Lane:
     def join(self, ticket: Ticket, seq: int, now_s: float) -> None:
         """``ticket`` waits from now on."""
         waiting = self.waiting
-        self.pace.move(now_s, waiting > 0)
-        if not waiting and self.owed_tokens > 0:
-            self.owed_tokens = 0.0
+        if not waiting:  # else the lane goes on being backlogged
+            self.pace.move(now_s, False)
+            if self.owed_tokens > 0:
+                self.owed_tokens = 0.0
         ticket.queued_seq = seq
         ticket.queued_s = now_s
         if ticket.returned:
             self.order.put_back(ticket)
         else:
             self.order.add(ticket)
-        self._joined[seq] = ticket
+        self.deadlines.add(ticket)
         self.waiting = waiting + 1
         self.prompt_tokens += ticket.prompt
         self.output_tokens += ticket.output
@@ -87,22 +86,27 @@ class Lane:
 
     def leave(self, ticket: Ticket, now_s: float, *, started: bool) -> None:
         """``ticket`` waits no more."""
-        self.pace.move(now_s, True)
+        pace, cost = self.pace, ticket.cost
+        if pace.busy_until_s != now_s:
+            pace.move(now_s, True)
         if started:
-            self.pace.dispatched(ticket.cost)
-        del self._joined[ticket.queued_seq]
+            pace.tokens += cost
+            pace.dispatches += 1
+        self.deadlines.remove(ticket.queued_seq)
         ticket.queued_seq = 0
         self.waiting -= 1
         self.prompt_tokens -= ticket.prompt
         self.output_tokens -= ticket.output
-        self.cost_tokens -= ticket.cost
+        self.cost_tokens -= cost
         if self._due_slot_s:
             self._count_due(ticket, -1)
         self.order.remove(ticket, now_s, started=started)
 
     def oldest(self) -> Ticket:
         """Who has waited longest; somebody waits."""
-        return next(iter(self._joined.values()))
+        oldest = self.deadlines.oldest()
+        assert oldest is not None
+        return oldest
 
     def load(self, now_s: float) -> LaneLoad:
         """What the controller is told."""

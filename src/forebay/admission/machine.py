@@ -26,6 +26,8 @@ from forebay.domain.roster import Posture, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
 
+_SHED_LOW = Posture.SHED_LOW  # in a name of its own: a member of an enum is looked up by a function call
+
 
 class Admission(Books):
     """Lanes, permits and refusals of one pool.
@@ -74,20 +76,17 @@ class Admission(Books):
         ``excluded``: replicas that have failed it, before it went elsewhere and came back.
         """
         lane = self._lane_of.get(tier)
-        if lane is None:
-            raise ValueError(f"pool {self.pool!r} has no tier {tier!r}; it has {', '.join(self._lane_of)}")
-        if ticket in self._tickets:
-            raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
+        if lane is None or ticket in self._tickets:
+            raise ValueError(self._why_not(ticket, tier))
         effects: list[Effect] = []
         waiting, pump = self._waiting, self._pump
         if waiting.count and (waiting.due_s <= now_s or self._replicas.wanting or self._replicas.barren_since_s is not None):
             self._catch_up(now_s, effects)
         self.arrived_total += 1
         order = lane.order
-        entry = Ticket(ticket, lane, order.accounts.get(team) or order.account(team), shape, now_s)
-        entry.deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        entry.whole, entry.prefix, entry.excluded, entry.patience_s = whole, prefix, excluded, patience_s
-        self._tickets[ticket] = entry
+        account = order.accounts.get(team) or order.account(team)
+        deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
+        entry = self._tickets[ticket] = Ticket(ticket, lane, account, shape, now_s, deadline_s, patience_s, whole, prefix, excluded)
         replicas = self._replicas
         if not lane.preemptible:
             pump.urgent_s = now_s
@@ -95,8 +94,14 @@ class Admission(Books):
             if not replicas.courteous:
                 replicas.be_courteous(True)
         goes_next = (not waiting.count or not waiting.ahead(lane)) and not (lane.preemptible and waiting.held)
-        if goes_next and self._start_now(entry, now_s, effects):
-            return effects
+        if goes_next:
+            replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
+            if replica is not None:
+                pump.start(entry, replica, now_s, effects)
+            if replica is not None or pump.preempt(entry, now_s, effects):
+                if pump.some_came_back:  # what gave its place up for it may start elsewhere
+                    self._run(now_s, effects)
+                return effects
         prefill_s = replicas.prefill_s(entry)
         entry.late_at_s = now_s + min(lane.ttft_s if ttft_s is None else ttft_s, patience_s) - prefill_s
         if patience_s < math.inf:
@@ -140,14 +145,20 @@ class Admission(Books):
         ``usage``: what it really took, where known: its team is charged that, and no estimate any more.
         """
         entry = self._running(ticket)
+        replicas, waits = self._replicas, self._waiting.count
         self.finished_total += 1
         if usage is not None:
-            if self._waiting.count or not ticket & SPARSELY:
-                self._replicas.served.ended(entry.cost, now_s - entry.dispatched_s)
-            if usage.output_tokens - entry.resumed > entry.output:
+            output_tokens = usage.output_tokens
+            if waits or not ticket & SPARSELY:
+                replicas.served.ended(entry.cost, now_s - entry.dispatched_s)
+            if output_tokens - entry.resumed > entry.output:
                 self.outlived_total += 1
-            entry.lane.order.charge(entry, self._replicas.prefilled_tokens(entry, usage) + OUTPUT_COST * usage.output_tokens)
-        return self._end_permit(entry, now_s)
+            entry.lane.order.charge(entry, replicas.prefilled_tokens(entry, usage) + OUTPUT_COST * output_tokens)
+        replica = entry.replica
+        assert replica is not None
+        del self._tickets[ticket]
+        replica.release(entry)
+        return self._freed_on(replica, now_s) if waits or not replica.listed else []
 
     def abandon(self, ticket: int, now_s: float) -> list[Effect]:
         """The client went away: the request ends, queued or dispatched. One that has ended already is left alone."""
@@ -155,10 +166,12 @@ class Admission(Books):
         if entry is None:
             return []
         self.abandoned_total += 1
-        if entry.replica is not None:
-            return self._end_permit(entry, now_s)
-        effects: list[Effect] = []
         del self._tickets[ticket]
+        if entry.replica is not None:
+            replica = entry.replica
+            replica.release(entry)
+            return self._freed_on(replica, now_s)
+        effects: list[Effect] = []
         self._pump.leave(entry, now_s, started=False)
         self._settle(now_s, effects)
         return effects
@@ -220,17 +233,10 @@ class Admission(Books):
         for lane in self._lanes:
             lane.order.reweigh(weights)
 
-    def _start_now(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:
-        """Whether an arrival that goes next has its permit; what gave its place up for that may start elsewhere."""
-        pump, replicas = self._pump, self._replicas
-        replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
-        if replica is not None:
-            pump.start(entry, replica, now_s, effects)
-        elif not pump.preempt(entry, now_s, effects):
-            return False
-        if pump.some_came_back:
-            self._run(now_s, effects)
-        return True
+    def _why_not(self, ticket: int, tier: str) -> str:
+        if tier not in self._lane_of:
+            return f"pool {self.pool!r} has no tier {tier!r}; it has {', '.join(self._lane_of)}"
+        return f"ticket {ticket} has not ended yet; tickets are given once"
 
     def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
         """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""
@@ -238,31 +244,27 @@ class Admission(Books):
         if why is not None:
             self._refuse(entry, why, now_s, effects)
             return
-        self._enqueue(entry, now_s, effects)
         waiting = self._waiting
+        if waiting.count - waiting.returned >= self.queued_max and not self._make_room(entry, now_s, effects):
+            self._refuse(entry, Refusal.QUEUE_FULL, now_s, effects)
+        else:
+            waiting.join(entry, now_s)
+            if entry.deadline_s <= now_s:
+                self._expire(now_s, effects)
         if not goes_next and (waiting.count <= LOOK_MAX or (entry.account.waiting == 1 and waiting.first(now_s) is entry)):
             self._run(now_s, effects)
 
     def _turned_away(self, entry: Ticket, now_s: float) -> Refusal | None:
         """Why an arrival that can't start at once should not even wait, or None."""
-        hopeless = self._replicas.hopeless(entry)
+        replicas, lane = self._replicas, entry.lane
+        hopeless = replicas.hopeless(entry)
         if hopeless is not None:
             return hopeless
-        lane = entry.lane
-        sheds_all = self._replicas.posture is Posture.SHED_LOW and lane.rank > self._lanes[0].rank
-        if sheds_all or (lane.preemptible and self._replicas.posture.sheds):
-            return Refusal.SHED if self._replicas.listed else Refusal.NO_REPLICAS
-        late = too_late(self._lanes, lane, entry.account, self._replicas, entry.deadline_s, now_s)
+        sheds_all = replicas.posture is _SHED_LOW and lane.rank > self._lanes[0].rank
+        if sheds_all or (lane.preemptible and replicas.posture.sheds):
+            return Refusal.SHED if replicas.listed else Refusal.NO_REPLICAS
+        late = too_late(self._lanes, lane, entry.account, replicas, entry.deadline_s, now_s)
         return Refusal.WOULD_EXPIRE if late else None
-
-    def _enqueue(self, entry: Ticket, now_s: float, effects: list[Effect]) -> None:
-        """Let it wait, in the place of another if the queue is full."""
-        if self._waiting.count - self._waiting.returned >= self.queued_max and not self._make_room(entry, now_s, effects):
-            self._refuse(entry, Refusal.QUEUE_FULL, now_s, effects)
-            return
-        self._waiting.join(entry, now_s)
-        if entry.deadline_s <= now_s:
-            self._expire(now_s, effects)
 
     def _make_room(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:
         """Displace one of the least important lane; of its own lane, one of a team that has more waiting for its weight."""
@@ -288,20 +290,17 @@ class Admission(Books):
         self.refused_total += 1
         effects.append(Refuse(entry.id, why, retry_after_s(self._lanes, self._replicas, entry, why, now_s)))
 
-    def _end_permit(self, entry: Ticket, now_s: float) -> list[Effect]:
-        replica = entry.replica
-        assert replica is not None
-        del self._tickets[entry.id]
-        replica.release(entry)
-        return self._freed_on(replica, now_s) if self._waiting.count or not replica.listed else []
-
     def _freed_on(self, replica: Replica, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         if not replica.listed:
             self._replicas.forget_if_idle(replica)
         elif self._waiting.count and (replica.sequences < replica.capacity.sequences or replica.preemptible or self._replicas.held):
-            self._pump.freed(replica)
-            self._settle(now_s, effects)
+            pump, waiting = self._pump, self._waiting
+            pump.freed(replica)
+            while (head := pump.run(now_s, effects)) is not None:  # as `_settle`
+                self._refuse_head(head, now_s, effects)
+            if waiting.count and (waiting.due_s <= now_s or self._replicas.barren_since_s is not None):
+                self._expire(now_s, effects)
         return effects
 
     def _settle(self, now_s: float, effects: list[Effect]) -> None:
@@ -313,7 +312,10 @@ class Admission(Books):
     def _run(self, now_s: float, effects: list[Effect]) -> None:
         """Start what can be started, and refuse what no replica will ever take."""
         while (head := self._pump.run(now_s, effects)) is not None:
-            self._refuse(head, self._replicas.hopeless(head) or Refusal.NO_REPLICAS, now_s, effects)
+            self._refuse_head(head, now_s, effects)
+
+    def _refuse_head(self, head: Ticket, now_s: float, effects: list[Effect]) -> None:
+        self._refuse(head, self._replicas.hopeless(head) or Refusal.NO_REPLICAS, now_s, effects)
 
     def _catch_up(self, now_s: float, effects: list[Effect]) -> None:
         """Do what the passing of time alone asks for."""

@@ -20,13 +20,15 @@ PACE_AGE_S_MAX = 300.0
 class Pace:
     """``move`` it to each instant at which the lane changes, with whether it was backlogged until then."""
 
-    __slots__ = ("_busy_s", "_busy_until_s", "_dispatches", "_now_s", "_tokens")
+    __slots__ = ("_busy_s", "_now_s", "busy_until_s", "dispatches", "tokens")
 
     def __init__(self) -> None:
         self._now_s = -math.inf
-        self._busy_until_s = -math.inf
-        self._tokens = 0.0
-        self._dispatches = 0.0
+        self.busy_until_s = -math.inf
+        """When it was last moved and backlogged: to move it to this very time changes nothing."""
+        self.tokens = 0.0
+        """Dispatched, and how often; whoever dispatches adds to both, at the instant last moved to."""
+        self.dispatches = 0.0
         self._busy_s = 0.0
 
     def move(self, now_s: float, backlogged: bool) -> None:
@@ -35,22 +37,23 @@ class Pace:
             passed_s = now_s - self._now_s
             if passed_s > 0:
                 kept = math.exp(-passed_s / PACE_TAU_S)
-                self._tokens *= kept
-                self._dispatches *= kept
+                self.tokens *= kept
+                self.dispatches *= kept
                 self._busy_s = self._busy_s * kept + PACE_TAU_S * (1 - kept)
-            self._busy_until_s = now_s
-        elif now_s - self._busy_until_s > PACE_AGE_S_MAX:
-            self._tokens = self._dispatches = self._busy_s = 0.0
+            self.busy_until_s = now_s
+        elif now_s - self.busy_until_s > PACE_AGE_S_MAX:
+            self.tokens = self.dispatches = self._busy_s = 0.0
         self._now_s = now_s
 
-    def dispatched(self, tokens: int) -> None:
-        """A request of so many ``tokens`` left the lane, at the instant last moved to."""
-        self._tokens += tokens
-        self._dispatches += 1
+    def per_s(self, now_s: float, backlogged: bool) -> float:
+        """The pace as of ``now_s`` in tokens per second; 0: there is none."""
+        if self.busy_until_s != now_s:
+            self.move(now_s, backlogged)
+        if self._busy_s < PACE_BUSY_S_MIN or self.dispatches < PACE_DISPATCHES_MIN or self.tokens <= 0:
+            return 0.0
+        return self.tokens / self._busy_s
 
     def tokens_per_s(self, now_s: float, backlogged: bool) -> Signal:
-        """The pace as of ``now_s``, or why there is none."""
-        self.move(now_s, backlogged)
-        if self._busy_s < PACE_BUSY_S_MIN or self._dispatches < PACE_DISPATCHES_MIN or self._tokens <= 0:
-            return Unknown("never")
-        return Known(self._tokens / self._busy_s, now_s)
+        """The same, or why there is none."""
+        per_s = self.per_s(now_s, backlogged)
+        return Known(per_s, now_s) if per_s else Unknown("never")

@@ -45,7 +45,9 @@ class Pump:
         self.some_came_back = False
         """Since the last run: they have been looked at nowhere."""
         self._joined_before = 0
-        """Who was queued with this number or before it did not know the present roster then."""
+        """Who was queued with this number or before it did not know the present roster then…"""
+        self._strangers = 0
+        """…and so many of those wait."""
         self._kept: tuple[Ticket, Replica] | None = None
         """Whom space is kept for, and where."""
         self.urgent_s = -math.inf
@@ -67,6 +69,7 @@ class Pump:
         self._freed.clear()
         self._freed_from = self._change
         self._joined_before = self.waiting.last_seq
+        self._strangers = self.waiting.count
         self._keep_no_more()
 
     def place(self, entry: Ticket, now_s: float) -> Replica | None:
@@ -137,33 +140,41 @@ class Pump:
 
     def leave(self, entry: Ticket, now_s: float, *, started: bool) -> None:
         """It waits no more; space that was kept for it is free for others."""
-        self.waiting.leave(entry, now_s, started=started)
-        if not self.waiting.count:  # nobody is left for whom a better moment may come
+        waiting = self.waiting
+        if entry.queued_seq <= self._joined_before:
+            self._strangers -= 1
+        waiting.leave(entry, now_s, started=started)
+        if not waiting.count:  # nobody is left for whom a better moment may come
             self.replicas.held.clear()
         entry.skips = 0
-        if self._is_kept(entry):
+        if self._kept is not None and self._kept[0] is entry:
             self._keep_no_more()
 
     def run(self, now_s: float, effects: list[Effect]) -> Ticket | None:
         """Start all that can be started. Returns a head that no replica of this roster will ever take: to be refused, and run again."""
-        if self.replicas.wanting:
+        replicas, freed = self.replicas, self._freed
+        if replicas.wanting:
             self.reclaim(now_s)
             self._want_anew()
-        if self.replicas.courteous and now_s - self.urgent_s > COURTEOUS_S:
-            self.replicas.be_courteous(False)
+        if replicas.courteous and now_s - self.urgent_s > COURTEOUS_S:
+            replicas.be_courteous(False)
             self.all_changed()
         while (head := self.waiting.first(now_s)) is not None:
-            fresh = head.tried_seq < self._freed_from
-            if head.queued_seq <= self._joined_before and self.replicas.hopeless(head) is not None:
+            if self._strangers and head.queued_seq <= self._joined_before and replicas.hopeless(head) is not None:
                 return head
-            if not self.some_came_back and not self._open(self.replicas.listed if fresh else self._freed):
+            candidates: Collection[Replica] = replicas.listed if head.tried_seq < self._freed_from else freed
+            if not self.some_came_back and not _open(candidates):
                 break
-            replica = self.place(head, now_s)
+            replica = replicas.choose(head, candidates, now_s)
             if replica is not None:
                 self.start(head, replica, now_s, effects)
-            elif not self.preempt(head, now_s, effects) and not (self._looks_on() and self._pass(head, now_s, effects)):
+                if freed and not (self.some_came_back or self._strangers or _open(replicas.listed)):
+                    break  # there is no place left where one was freed, nor any elsewhere: it doesn't matter who goes next
+                continue
+            head.tried_seq = self._change
+            if not self.preempt(head, now_s, effects) and not (self._looks_on() and self._pass(head, now_s, effects)):
                 break
-        self._freed.clear()
+        freed.clear()
         self._freed_from = self._change
         self.some_came_back = False
         return None
@@ -174,13 +185,6 @@ class Pump:
             if replica.prefill_wanted:
                 replica.prefill_wanted = False
                 self.replicas.wanting.remove(replica)
-
-    def _open(self, replicas: Collection[Replica]) -> bool:
-        """Whether anybody could start on one of these: there is a slot, or one that may be given up. Of none it isn't known."""
-        for one in replicas:  # no generator: this is asked twice for every request that waits
-            if one.sequences < one.capacity.sequences or one.preemptible:
-                return True
-        return not replicas
 
     def _looks_on(self) -> bool:
         """Whether those behind a head that fits nowhere are looked at this time: more seldom, the oftener it was in vain."""
@@ -287,6 +291,14 @@ class Pump:
         keeping = [replica for replica in self.replicas.listed if replica.kept_for is not None]
         assert [replica.kept_for for replica in keeping] == ([self._kept[0]] if self._kept else []), "space is kept for nobody"
         assert self._kept is None or self._kept[0].queued_seq, "space is kept for one that does not wait"
+
+
+def _open(replicas: Collection[Replica]) -> bool:
+    """Whether anybody could start on one of these: there is a slot, or one that may be given up. Of none it isn't known."""
+    for one in replicas:  # no generator: this is asked for every request that waits
+        if one.sequences < one.capacity.sequences or one.preemptible:
+            return True
+    return not replicas
 
 
 def _take_back(effects: list[Effect], end: Requeue) -> None:

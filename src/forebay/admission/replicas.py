@@ -53,6 +53,8 @@ class Replicas:
         """Since when there has been no replica and none expected; None while there is one."""
         self._known: dict[str, Replica] = {}
         self._capacities: frozenset[Capacity] = frozenset()
+        self._everywhere = (0, 0, 0)
+        """Tokens in all, tokens of one sequence, and sequences that each of them can hold while it is empty."""
         self.chosen_seq = 0
         """Counts the choices."""
         self.prefill_tokens_per_s = 0.0
@@ -93,6 +95,8 @@ class Replicas:
                 known_one.use(replica)
         self.listed = [self._known[replica_id] for replica_id in listed]
         self._capacities = frozenset(replica.capacity for replica in listed.values())
+        sizes = [(one.kv_tokens, one.context_tokens, one.sequences) for one in self._capacities] or [(0, 0, 0)]
+        self._everywhere = (min(one[0] for one in sizes), min(one[1] for one in sizes), min(one[2] for one in sizes))
         self.prefill_tokens_per_s = max((capacity.prefill_tokens_per_s for capacity in self._capacities), default=0.0)
         self.sequence_tokens_per_s = max(
             (capacity.decode_tokens_per_s / capacity.sequences for capacity in self._capacities if capacity.sequences), default=0.0
@@ -150,21 +154,25 @@ class Replicas:
         """
         if by_prefix and ticket.prefix is not None:
             return self._nearest(ticket, candidates, now_s)
-        count = len(candidates)
-        preemptible = ticket.lane.preemptible
-        if count > 1 and not preemptible:
+        if ticket.lane.preemptible:
+            return self._least_loaded(ticket, candidates, now_s)
+        if len(candidates) > 1:
             return self._soonest(ticket, candidates, now_s)
+        for only in candidates:
+            return only if only.listed and only.id not in ticket.excluded and only.fits(ticket) else None
+        return None
+
+    def _least_loaded(self, ticket: Ticket, candidates: Collection[Replica], now_s: float) -> Replica | None:
+        """Of those where it fits, and where this is a moment for it."""
         excluded = ticket.excluded
-        if count == 1:
+        if len(candidates) == 1:
             first: Replica | None = next(iter(candidates))
         else:
             unweighed = self._unweighed
             while unweighed:
                 unweighed.pop().weigh()
             first = min(candidates, key=_RANK, default=None)
-        if first is None or (
-            first.listed and first.id not in excluded and first.fits(ticket) and (not preemptible or self._spares(first, ticket, now_s))
-        ):
+        if first is None or (first.listed and first.id not in excluded and first.fits(ticket) and self._spares(first, ticket, now_s)):
             return first
         best: Replica | None = None
         for replica in candidates:
@@ -269,6 +277,9 @@ class Replicas:
 
     def hopeless(self, ticket: Ticket) -> Refusal | None:
         """Why no replica of this roster will ever take it, or None. An empty roster says nothing."""
+        total, longest, sequences = self._everywhere
+        if ticket.total <= total and ticket.longest <= longest and ticket.sequences <= sequences and not ticket.excluded:
+            return None
         if not self.listed:
             return None
         for capacity in self._capacities:

@@ -5,8 +5,9 @@ is refused at once: whoever spills has waited already. After failures the place 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from forebay.admission.budget import Replica
 from forebay.admission.candidates import Candidate
 from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.fairness import TeamLoad
@@ -14,6 +15,7 @@ from forebay.admission.outcomes import Refusal
 from forebay.admission.overflow import Budget
 from forebay.admission.prefixes import Prefix
 from forebay.admission.replicas import Cached
+from forebay.admission.waiting import Waiting
 from forebay.admission.waits import Position
 from forebay.domain.roster import LaneLoad, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
@@ -35,7 +37,11 @@ class SpillAdmission:
     """One place that a pool spills to. Times are world seconds and never go backwards."""
 
     waiting = 0
-    """Nothing ever waits."""
+    """Nothing ever waits…"""
+    queue = Waiting((), {})
+    """…in this…"""
+    wanting: Sequence[Replica] = ()
+    """…and nobody is wanted to be ready for it."""
 
     def __init__(self, spill: Spill) -> None:
         self.spill = spill

@@ -60,7 +60,26 @@ class Ticket:
         "whole",
     )
 
-    def __init__(self, ticket: int, lane: "Lane", account: "Account", shape: Shape, now_s: float) -> None:
+    late_at_s: float
+    """From then on its TTFT can't be met; of one that has waited."""
+    prefilled_s: float
+    """When its prompt is foreseen to be prefilled; of one that has been started."""
+    queued_s: float
+    """Since when it waits; of one that has waited."""
+
+    def __init__(
+        self,
+        ticket: int,
+        lane: "Lane",
+        account: "Account",
+        shape: Shape,
+        now_s: float,
+        deadline_s: float = math.inf,
+        patience_s: float = math.inf,
+        whole: bool = False,
+        prefix: "Prefix | None" = None,
+        excluded: tuple[str, ...] = (),
+    ) -> None:
         self.id = ticket
         self.lane = lane
         self.account = account
@@ -79,23 +98,26 @@ class Ticket:
         prompt = self.prompt = prompt - shape.shared_tokens
         """Prompt tokens whose KV is its own."""
         self.total = prompt + output
-        self.arrived_s = self.queued_s = self.dispatched_s = self.deadline_s = self.late_at_s = self.prefilled_s = now_s
-        """``deadline_s``: it is refused if it has not been started by then. ``late_at_s``: from then on its TTFT can't be met."""
+        self.arrived_s = self.dispatched_s = now_s
+        self.deadline_s = deadline_s
+        """It is refused if it has not been started by then."""
         self.review_at_tokens = REVIEW_TOKENS_MIN
         """Once it has emitted so much, its expected output is looked at again."""
         self.queued_seq = self.emitted = self.resumed = self.charged_tokens = 0
         self.replica: Replica | None = None
-        self.prefix: Prefix | None = None
+        self.prefix = prefix
         """What of its prompt may be cached; None: nobody looks."""
         self.spared = 0
         """Prompt tokens foreseen to be cached where it runs; ``uncached`` is without them until its permit ends."""
-        self.excluded: tuple[str, ...] = ()
+        self.excluded = excluded
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
-        self.answered = self.returned = self.whole = self.shared = False
-        """Something of its answer is with the client. It had been started before it last began to wait. Its first token is not told.
+        self.whole = whole
+        """Its first token is not told."""
+        self.answered = self.returned = self.shared = False
+        """Something of its answer is with the client. It had been started before it last began to wait.
         It runs on what its lane was owed."""
-        self.patience_s = math.inf
+        self.patience_s = patience_s
         """How long its client reads nothing: before the first byte, and later."""
         self.preempted = self.skips = 0
         """How often it gave its place up, and how often others were let past it."""

@@ -7,7 +7,7 @@ head that fits nowhere as `LOOK_MAX`, so that what waits costs nothing while it 
 import math
 from collections.abc import Mapping, Sequence
 
-from forebay.admission.deadlines import Deadlines
+from forebay.admission.deadlines import deadline_of
 from forebay.admission.lanes import Lane
 from forebay.admission.tickets import Ticket
 from forebay.spec.types import Tier
@@ -19,41 +19,40 @@ LOOK_MAX = 8
 class Waiting:
     """The lanes of one pool."""
 
-    __slots__ = ("_deadlines", "_sharing", "count", "due_s", "held", "lane_of", "lanes", "last_seq", "returned")
+    __slots__ = ("_sharing", "count", "due_s", "held", "lane_of", "lanes", "last_seq", "returned")
 
     def __init__(self, tiers: Sequence[Tier], weights: Mapping[str, float]) -> None:
         ranked = sorted(tiers, key=lambda tier: tier.rank)
         self.lanes = tuple(Lane(tier, index, dict(weights)) for index, tier in enumerate(ranked))
         self.lane_of = {lane.tier: lane for lane in self.lanes}
         self.count = 0
+        """Requests in all lanes."""
         self.returned = 0
         """Of those, the ones that had been started before: they have been let in already."""
-        """Requests in all lanes."""
         self.due_s = math.inf
         """Nothing expires before this."""
         self.last_seq = 0
         """The queueing number given last."""
         self.held = False
         """What is preemptible is not started."""
-        self._deadlines = Deadlines()
         self._sharing = tuple(lane for lane in self.lanes if lane.gain)
 
     def join(self, ticket: Ticket, now_s: float) -> None:
         """``ticket`` waits from now on."""
-        self.last_seq += 1
+        seq = self.last_seq = self.last_seq + 1
         self.count += 1
-        self.returned += ticket.returned
-        ticket.lane.join(ticket, self.last_seq, now_s)
-        self._deadlines.add(ticket)
+        if ticket.returned:
+            self.returned += 1
+        ticket.lane.join(ticket, seq, now_s)
         if ticket.deadline_s < self.due_s:
             self.due_s = ticket.deadline_s
 
     def leave(self, ticket: Ticket, now_s: float, *, started: bool) -> None:
         """``ticket`` waits no more."""
-        self._deadlines.remove(ticket.queued_seq)
         ticket.lane.leave(ticket, now_s, started=started)
         self.count -= 1
-        self.returned -= ticket.returned
+        if ticket.returned:
+            self.returned -= 1
 
     def ahead(self, lane: Lane) -> bool:
         """Whether anything waits in this lane or in more important ones."""
@@ -65,6 +64,9 @@ class Waiting:
 
     def started(self, ticket: Ticket) -> None:
         """It has a permit: the lanes that wait below the top are owed their share of that, and its own has had it."""
+        own = ticket.lane
+        if own.waiting == self.count and not own.gain:
+            return  # nobody waits below the top
         tokens = ticket.total
         for lane in self._sharing:
             if lane is ticket.lane:
@@ -77,6 +79,9 @@ class Waiting:
     def first(self, now_s: float) -> Ticket | None:
         """Who goes next; None: nobody waits, but for what is held back."""
         held = self.held
+        top = self.lanes[0]
+        if top.waiting == self.count and top.waiting and not (held and top.preemptible):
+            return top.order.head(now_s)
         for lane in self._sharing:
             if lane.owed_tokens > 0 and lane.waiting and not (held and lane.preemptible):
                 return lane.order.head(now_s)
@@ -101,7 +106,8 @@ class Waiting:
 
     def due(self) -> Ticket | None:
         """Who expires first; None: nobody waits."""
-        first = self._deadlines.first()
+        firsts = [first for lane in self.lanes if (first := lane.deadlines.first()) is not None]
+        first = min(firsts, key=deadline_of, default=None)
         self.due_s = math.inf if first is None else first.deadline_s
         return first
 
@@ -111,4 +117,4 @@ class Waiting:
             lane.check()
         queued = {ticket.id for lane in self.lanes for ticket in lane.order.live()}
         assert self.count == len(queued), f"{len(queued)} wait, {self.count} counted"
-        assert {ticket.id for ticket in self._deadlines.live()} == queued, "a queued ticket has no deadline"
+        assert {ticket.id for lane in self.lanes for ticket in lane.deadlines.live()} == queued, "a queued ticket has no deadline"

@@ -17,7 +17,7 @@ from forebay.admission.prior import MARGIN
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture
-from forebay.domain.signal import Known, Signal, Unknown
+from forebay.domain.signal import Known
 
 NO_REPLICAS_RETRY_S = 30.0
 """Retry-After where nothing is expected."""
@@ -46,19 +46,17 @@ class Position(msgspec.Struct, frozen=True):
     """What the least loaded replica is missing for it; None: it doesn't wait."""
 
 
-def measured_wait_s(lanes: Sequence[Lane], lane: Lane, account: Account, now_s: float, most_s: float = 0.0) -> Signal:
-    """How long another request of this team would wait at the lane's measured pace; Unknown without one.
+def measured_wait_s(lanes: Sequence[Lane], lane: Lane, account: Account, now_s: float, most_s: float = 0.0) -> float | None:
+    """How long another request of this team would wait at the lane's measured pace; None without one.
 
     Where all of the lane takes no longer than ``most_s``, that is the answer: what fairness starts first can't take longer.
     """
-    pace = lane.pace.tokens_per_s(now_s, lane.waiting > 0)
-    if isinstance(pace, Unknown):
-        return pace
+    per_s = lane.pace.per_s(now_s, lane.waiting > 0)
+    if not per_s:
+        return None
     before = sum([other.cost_tokens for other in lanes[: lane.index]]) if lane.index else 0
-    wait_s = (before + lane.cost_tokens) / pace.value
-    if wait_s > most_s:
-        wait_s = (before + lane.order.ahead(account, account.tokens)[0]) / pace.value
-    return Known(wait_s, now_s)
+    wait_s = (before + lane.cost_tokens) / per_s
+    return wait_s if wait_s <= most_s else (before + lane.order.ahead(account, account.tokens)[0]) / per_s
 
 
 def declared_wait_s(lanes: Sequence[Lane], lane: Lane, share: float, capacities: Iterable[Capacity]) -> float | None:
@@ -102,9 +100,9 @@ def too_late(lanes: Sequence[Lane], lane: Lane, account: Account, replicas: Repl
         return False
     if replicas.ready_at_s is not None and replicas.ready_at_s <= deadline_s:
         return False
-    wait = measured_wait_s(lanes, lane, account, now_s, longest_wait_s)
-    if isinstance(wait, Known):
-        return wait.value > longest_wait_s
+    wait_s = measured_wait_s(lanes, lane, account, now_s, longest_wait_s)
+    if wait_s is not None:
+        return wait_s > longest_wait_s
     everything_s = foreseen_wait_s(lanes, lane, lane.cost_tokens, replicas, now_s)
     if everything_s is None or everything_s <= MARGIN * longest_wait_s:
         return False

@@ -6,7 +6,6 @@ for another moment.
 """
 
 from collections import deque
-from collections.abc import Iterator
 
 from forebay.admission.tickets import Ticket
 
@@ -16,36 +15,26 @@ UNBEGUN_S_MAX = 0.125
 """Nothing that was sent longer ago is remembered (`budget.LAG_S_MAX`)."""
 
 
-class Young:
+class Young(deque[Ticket]):
     """Of one replica, those sent last."""
 
-    __slots__ = ("_sent",)
-
-    def __init__(self) -> None:
-        self._sent: deque[Ticket] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._sent)
-
-    def __iter__(self) -> Iterator[Ticket]:
-        return iter(self._sent)
+    __slots__ = ()
 
     def sent(self, ticket: Ticket, now_s: float) -> None:
         """It has just got its permit."""
         self._forget(now_s - UNBEGUN_S_MAX)
-        self._sent.append(ticket)
+        self.append(ticket)
 
     def gone(self, ticket: Ticket) -> None:
         """Its permit has ended."""
-        if ticket in self._sent:
-            self._sent.remove(ticket)
+        if ticket in self:
+            self.remove(ticket)
 
-    def unbegun(self, now_s: float, lag_s: float) -> deque[Ticket]:
+    def unbegun(self, now_s: float, lag_s: float) -> "Young":
         """Those that have not begun where prompts begin ``lag_s`` after they are sent."""
         self._forget(now_s - UNBEGUN_LAG * lag_s)
-        return self._sent
+        return self
 
     def _forget(self, since_s: float) -> None:
-        sent = self._sent
-        while sent and (sent[0].dispatched_s < since_s or not sent[0].outstanding):
-            sent.popleft()
+        while self and (self[0].dispatched_s < since_s or not self[0].outstanding):
+            self.popleft()

@@ -32,7 +32,8 @@ PROMPT, CACHED, OUTPUT, COUNTED, QUEUE_MS = range(len(How), len(How) + 5)
 and output tokens of answers whose engine did not tell, so that they were estimated and counted on the way."""
 COUNTS = QUEUE_MS + 1
 COUNT_NAMES = (*(how.name.lower() for how in How), "prompt_tokens", "cached_tokens", "output_tokens", "counted_tokens", "queue_ms")
-NUMBER_MAX = 2**31 - 1
+NUMBER_BITS = 31
+NUMBER_MAX = (1 << NUMBER_BITS) - 1
 """Of one request's tokens and milliseconds: what an engine tells beyond that is nonsense, and is cut."""
 
 UsageKey = tuple[str, str, str, str]

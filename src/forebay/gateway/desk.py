@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from forebay.admission.effects import Dispatch, Effect, Refuse, Requeue
 from forebay.admission.estimate import Estimator
+from forebay.admission.machine import Admission
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Probe
 from forebay.admission.prefixes import Prefix
@@ -79,7 +80,8 @@ class Desk:
         effects = admission.arrive(
             ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole, prefix
         )
-        first = effects[0] if len(effects) == 1 and not (self._carrying or admission.waiting) else None
+        waits = admission.queue.count
+        first = effects[0] if len(effects) == 1 and not (self._carrying or waits) else None
         if type(first) is Dispatch and first.ticket == ticket:
             # It starts at once, as nearly all do while nothing waits: the same as `_after`, in fewer calls.
             self._carrying = True
@@ -89,8 +91,10 @@ class Desk:
                     self._carry_out(pool, ())
             finally:
                 self._carrying = False
-        elif effects or admission.waiting:
+        elif effects:
             self._after(pool, effects)
+        elif waits:
+            self._see_to_timer(admission)
 
     def move(
         self,
@@ -142,8 +146,14 @@ class Desk:
             self._give_back(ticket, usage, now_s, served=True)
         admission = pool.admission
         effects = admission.finish(ticket, usage, now_s)
-        if effects or admission.waiting:
+        if len(effects) == 1 and not self._carrying:
+            self._carry_out(pool, effects)
+        elif effects:
             self._after(pool, effects)
+            return
+        queue = admission.queue
+        if queue.count and (queue.due_s < self._timer_at_s or admission.wanting or self._timer is None):
+            self._see_to_timer(admission)
 
     def abandon(self, pool: PoolDesk, call: Ticketed, usage: Usage | None, now_s: float) -> None:
         """Nobody waits for it any more; ``usage``: what was seen of its answer."""
@@ -262,9 +272,13 @@ class Desk:
             if not self._carrying:
                 self._carry_out(pool, effects)
         if pool.admission.waiting:
-            quiet_until_s = pool.admission.quiet_until_s()
-            if self._timer is None or quiet_until_s < self._timer_at_s:
-                self._arm(quiet_until_s)
+            self._see_to_timer(pool.admission)
+
+    def _see_to_timer(self, admission: Admission | SpillAdmission) -> None:
+        """Something waits there."""
+        quiet_until_s = admission.quiet_until_s()
+        if self._timer is None or quiet_until_s < self._timer_at_s:
+            self._arm(quiet_until_s)
 
     def _requeue_first(self, pool: PoolDesk, effects: list[Effect]) -> list[Effect]:
         """Stop what lost its permit at once, before anything can come of it, whoever is on the stack; returns the other effects."""
@@ -292,7 +306,13 @@ class Desk:
         self._carrying = True
         try:
             if len(effects) == 1:
-                self._carry_out_one(pool, effects[0])
+                effect = effects[0]
+                if type(effect) is Dispatch:  # as `_carry_out_one`, without the call
+                    call = pool.calls.get(effect.ticket)
+                    if call is not None:
+                        call.dispatch(effect)
+                else:
+                    self._carry_out_one(pool, effect)
             while self._effects:
                 self._carry_out_one(*self._effects.popleft())
         finally:

@@ -61,6 +61,8 @@ class Direct:
     )
 
     _passed: PassedHead
+    answer = None
+    """It takes each answer step by step."""
 
     def __init__(
         self,

@@ -29,18 +29,18 @@ class Ending(Recorded):
         self._recorded(outcome, usage, now_s)
         if usage is not None and outcome is _COMPLETED:
             meter.completed_output_tokens += usage.output_tokens
-            sequences = self._ask.n or 1
             if self._first_s is not None:
                 # The last content came just before the end, so nothing is looked at per event.
-                meter.stream_completed(now_s - self._first_s, usage.output_tokens // sequences)
+                meter.stream_completed(now_s - self._first_s, usage.output_tokens // (self._ask.n or 1))
             if usage.exact and pool.should_learn():
-                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, sequences, self.sized)
+                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._ask.n or 1, self.sized)
                 pool.errors.observe(self._estimate, usage)
         if outcome is _TRUNCATED and self._open:
             meter.itl_missed += 1
         self._body = b""
         self._stream = None  # it knows this call, and this call it
-        self._forget_emitted()
+        if self._emitted is not None:
+            self._forget_emitted()
         self.data = nothing
         if abandon:
             desk.abandon(pool, self, usage, now_s)

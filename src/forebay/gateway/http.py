@@ -237,8 +237,10 @@ class ClientConnection(asyncio.Protocol):
         self.reply = self.request = None
         if request is None or server.closing or not request.keep_alive:
             keep_alive = False
-        if request is not None and request.held_bytes:
-            self.release(request)
+        if request is not None and request.held_bytes:  # as `release`
+            server.bodies_bytes -= request.held_bytes
+            request.held_bytes = 0
+            request.body = b""
         self._since = server.tick
         if not keep_alive:
             self._lingering = True

@@ -105,9 +105,17 @@ class LargeCall(ResponsesCall):
 
     def head(self, head: ResponseHead) -> None:
         """Whether a stream was asked for stands in the body, and need not have been seen."""
+        self._may_stream(head)
+        super().head(head)
+
+    def answer(self, head: ResponseHead, body: bytes) -> None:
+        """As for `head`."""
+        self._may_stream(head)
+        super().answer(head, body)
+
+    def _may_stream(self, head: ResponseHead) -> None:
         if not self._ask.stream and head.status == 200 and self._context.passed_heads.of(head).events:
             self._ask = msgspec.structs.replace(self._ask, stream=True)
-        super().head(head)
 
     def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
         if not self._begun:

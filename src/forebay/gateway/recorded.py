@@ -14,7 +14,7 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.hop_counts import Count
 from forebay.gateway.leaving import SAMPLE_EVERY, Leaving
 from forebay.gateway.meters import Outcome, TierMeter
-from forebay.gateway.records import WHY_CHARS_MAX, Place, Record, shown_way
+from forebay.gateway.records import WHY_CHARS_MAX, Ordinary, Place, Record, shown_way
 from forebay.ports.upstream import ResponseHead
 
 PLACES_MAX = 4096
@@ -105,7 +105,7 @@ class Recorded(CallState, ABC):
         self._waited_for = _TURN if at is None or at.short_of is None else at.short_of.value
         self._context.records.waited[self._team, self._request_id] = self
 
-    def _weigh(self, leaving: Leaving) -> None:
+    def _weigh(self, leaving: Leaving[Record | Ordinary]) -> None:
         """It was just given a permit: note how the replicas compared, and whether it is one of the sample."""
         if leaving.until_sample <= 0:
             leaving.until_sample = SAMPLE_EVERY
@@ -155,7 +155,7 @@ class Recorded(CallState, ABC):
                 self._why = f"The engine answered {self._answer.status}."
             record = self._record("finished", outcome.value, usage, now_s, reason)
             records.unusual.append(record)
-            records.keep(record, now_s, unusual=True)
+            records.leaving.add(record, now_s, True)
             return
         begun_s, promise_s = self._begun_s, self._ttft_s
         slow = self._queue_s > promise_s or (begun_s is not None and begun_s - self._arrived_s > promise_s)
@@ -178,7 +178,7 @@ class Recorded(CallState, ABC):
         records.ordinary.append(one)
         if slow or self._sampled:
             more = self._why or self._tried or self._continued
-            records.keep(one if not more else self._record("finished", outcome.value, usage, now_s), now_s, unusual=slow)
+            records.leaving.add(one if not more else self._record("finished", outcome.value, usage, now_s), now_s, slow)
 
     def _count_once(self, how: How, reason: str, count: Count) -> None:
         """It was forwarded, here or from here: count it, unless the gateway at the other end of the hop does."""

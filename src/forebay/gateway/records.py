@@ -6,7 +6,6 @@ What went as it should is forgotten first: it has a ring of its own, so that it 
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Protocol
 from urllib.parse import unquote
 
@@ -141,7 +140,7 @@ class Records:
         """Those of the live that could not be sent at once: it is them that are asked for again and again."""
         self.ordinary: deque[Ordinary] = deque(maxlen=ORDINARY_MAX)
         self.unusual: deque[Record] = deque(maxlen=UNUSUAL_MAX)
-        self.leaving = Leaving()
+        self.leaving = Leaving[Record | Ordinary](self._finished)
         """Those to be kept in the history."""
         self.wall_offset_s = clock.wall_s() - clock.now_s()
         """Both clocks go at one pace."""
@@ -184,10 +183,6 @@ class Records:
             way=shown_way(way),
             candidates=weighed,
         )
-
-    def keep(self, record: Record | Ordinary, ended_s: float, *, unusual: bool) -> None:
-        """It goes into the history."""
-        self.leaving.add(partial(self._finished, record, ended_s, unusual), unusual=unusual)
 
     def _finished(self, record: Record | Ordinary, ended_s: float, unusual: bool) -> Finished:
         if not isinstance(record, Record):

@@ -73,6 +73,10 @@ class Recovery(Ending, ABC):
         """Whether another gateway would take it."""
 
     @abstractmethod
+    def answer(self, head: ResponseHead, body: bytes) -> None:
+        """See `ports.ResponseSink`."""
+
+    @abstractmethod
     def head(self, head: ResponseHead) -> None:
         """See `ports.ResponseSink`."""
 

@@ -39,6 +39,7 @@ REPORT_EVENTS = 32
 _COMPLETE = End.COMPLETE
 _ABORTED = End.ABORTED
 _COMPLETED = Outcome.COMPLETED
+_NEVER_S = -math.inf
 
 
 class Call(Moving):
@@ -58,7 +59,7 @@ class Call(Moving):
         self.quiet_until_s = now_s + tier.ttft_s if self._ask.stream else math.inf
         if self._ask.stream:
             self._ask_more()
-        self._context.retries.arrived()
+        self._context.retries.arrived_total += 1
         if self._connection.by_peer:  # counted where it came in
             waits = Waits(tier.longest_wait_s, patience_s, not self._ask.stream)
             self._context.desk.move(self._pool, self._pool, self, tier, self._team, shape, now_s, waits, prefix)
@@ -81,10 +82,13 @@ class Call(Moving):
         now_s = self._context.desk.clock.now_s()
         if not self._wait_counted:
             self._wait_counted = True
-            self._queue_s = now_s - self._arrived_s
-            self._meter.queue_wait.observe(self._queue_s)
+            queue_s = self._queue_s = now_s - self._arrived_s
+            if queue_s:
+                self._meter.queue_wait.observe(queue_s)
+            else:
+                self._meter.queue_wait.counts[0] += 1
         self._sent_s = self._progress_s = now_s
-        self.quiet_until_s = -math.inf
+        self.quiet_until_s = _NEVER_S
         leaving = self._context.records.leaving
         leaving.until_sample -= 1
         if leaving.until_sample <= 0 or ((self._waited_for or self._retries) and leaving.weighed_left > 0):
@@ -170,6 +174,25 @@ class Call(Moving):
             self._passed = passed
         if not streams:
             self.data = self._take
+
+    def answer(self, head: ResponseHead, body: bytes) -> None:
+        """See `ports.ResponseSink`: what most requests that are no streams are answered with, in fewer steps."""
+        exchange, pool = self._exchange, self._pool
+        if head.status == 200 and not (self._ask.stream or pool.foreign or pool.peer):
+            self._exchange = None
+            self._answer, self._passed = head, self._context.passed_heads.of(head)
+            self._wire_bytes += len(body)
+            usage, aborted = self._look_at(body)
+            if aborted:
+                self._try_elsewhere("The engine broke its answer off.")
+            else:
+                self._write_head(body, len(body), False)
+                self._served(_COMPLETED, usage)
+            return
+        self.head(head)
+        self.data(body, body, True, True)
+        if self._exchange is exchange:  # else it was given up, and may be under way again
+            self.end(_COMPLETE, "")
 
     def _stream_of(self, head: ResponseHead) -> EventStream:
         """What takes this stream's reads."""
@@ -260,6 +283,7 @@ class Call(Moving):
         if self._emitted is not None:
             self._prepare(self._emitted)
         self._write_head(piece, None, self._request.modern)
+        self._let_body_go()
         self._meter.first_content(now_s - self._arrived_s, self._ttft_promise_s)
         self._context.desk.first_token(self._pool, self, now_s)
 
@@ -295,11 +319,11 @@ class Call(Moving):
         elif not held.add(body) and not last:
             self._pool.admission.answered(self.ticket)
             self._write_head(held.flow(held.take(), False), head.content_length, held.framed)
+            self._let_body_go()
 
     def _completed(self) -> None:
         """The whole response is here."""
         head, whole = self._answer, self._whole
-        outcome = _COMPLETED
         if head is None:
             status = self._failure.status if self._failure is not None else 502
             if self._open:
@@ -313,23 +337,33 @@ class Call(Moving):
                 self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status != 429, paid=status == 200)
             return
         if self._stream is not None:
-            usage = self._counted_usage()
+            self._served(_COMPLETED, self._counted_usage())
+        elif whole is None:
+            self._answered(head, self._only)
+        elif not whole.flowing:
+            self._answered(head, whole.take())
         else:
-            if whole is not None and whole.flowing:
-                usage = usage_in_tail(whole.tail)
-            else:
-                body = self._only if whole is None else whole.take()
-                if head.status >= 400 and (error := in_shape(head.status, body, self._request.target)) is not None:
-                    self._end(Outcome.REFUSED_BY_ENGINE, None)
-                    self._refuse(error)
-                    return
-                usage, aborted = self._look_at(body)
-                if aborted:
-                    self._try_elsewhere("The engine broke its answer off.")
-                    return
-                self._write_head(body, len(body), False)
-            if head.status >= 400:
-                outcome = Outcome.REFUSED_BY_ENGINE
+            self._served(_COMPLETED if head.status < 400 else Outcome.REFUSED_BY_ENGINE, usage_in_tail(whole.tail))
+
+    def _answered(self, head: ResponseHead, body: bytes) -> None:
+        """The whole answer is held, and none of it is with the client."""
+        outcome = _COMPLETED
+        if head.status >= 400:
+            outcome = Outcome.REFUSED_BY_ENGINE
+            error = in_shape(head.status, body, self._request.target)
+            if error is not None:
+                self._end(outcome, None)
+                self._refuse(error)
+                return
+        usage, aborted = self._look_at(body)
+        if aborted:
+            self._try_elsewhere("The engine broke its answer off.")
+            return
+        self._write_head(body, len(body), False)
+        self._served(outcome, usage)
+
+    def _served(self, outcome: Outcome, usage: Usage | None) -> None:
+        """The client has all of its answer."""
         if self._replica in self._pool.outliers.suspects:
             desk = self._context.desk
             desk.served(self._pool, self._replica, desk.clock.now_s())
@@ -340,12 +374,15 @@ class Call(Moving):
         """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
         self._open = True
         connection, context = self._connection, self._context
-        request = self._request
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
         more = self._place() + self.way
         if context.desk.quotas:
             more = context.desk.limits_left(self._team) + more
         connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
+
+    def _let_body_go(self) -> None:
+        """The head is out: it is not sent again, and what is left of the answer may take long."""
         self._body = b""
+        request = self._request
         if request.held_bytes or request.body:
-            connection.release(request)
+            self._connection.release(request)

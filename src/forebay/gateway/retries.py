@@ -13,19 +13,20 @@ RETRY_BURST = 512
 class RetryBudget:
     """One gateway's."""
 
-    __slots__ = ("_held", "denied_total")
+    __slots__ = ("_held", "_seen", "arrived_total", "denied_total")
 
     def __init__(self) -> None:
         self._held = float(RETRY_BURST)
+        self._seen = 0
+        """Requests whose share is in it."""
+        self.arrived_total = 0
+        """Requests that came; whoever lets them in counts them."""
         self.denied_total = 0
-
-    def arrived(self) -> None:
-        """A request came."""
-        if self._held < RETRY_BURST:
-            self._held += RETRY_SHARE
 
     def take(self) -> bool:
         """Whether there may be another try."""
+        self._held = min(RETRY_BURST, self._held + RETRY_SHARE * (self.arrived_total - self._seen))
+        self._seen = self.arrived_total
         if self._held < 1.0:
             self.denied_total += 1
             return False

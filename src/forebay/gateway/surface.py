@@ -89,5 +89,6 @@ class BinaryCall(TypedCall):
             held = self._whole = WholeBody(head, self._request.modern)
             self._wire_bytes += len(wire)
             self._write_head(held.flow(body, False), head.content_length, held.framed)
+            self._let_body_go()
             return
         super()._take(wire, body, whole, last)

@@ -13,6 +13,7 @@ from forebay.domain.usage import (
     CACHED,
     COUNTED,
     COUNTS,
+    NUMBER_BITS,
     NUMBER_MAX,
     OUTPUT,
     PROMPT,
@@ -68,7 +69,7 @@ class UsageBook:
         exact = True
         if usage is not None:
             prompt, cached, output, exact = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens, usage.exact
-            if not (0 <= cached <= prompt <= NUMBER_MAX and 0 <= output <= NUMBER_MAX):
+            if (prompt | cached | output) >> NUMBER_BITS or cached > prompt:  # one is too large, or negative
                 prompt, output = _cut(prompt), _cut(output)
                 cached = min(_cut(cached), prompt)
             cell[PROMPT] += prompt
@@ -77,9 +78,9 @@ class UsageBook:
                 cell[CACHED] += cached
             if not exact:
                 cell[COUNTED] += prompt + output
-        queue_ms = int(queue_s * _MS + 0.5)
-        if queue_ms:
-            queue_ms = _cut(queue_ms)
+        queue_ms = 0
+        if queue_s:
+            queue_ms = _cut(int(queue_s * _MS + 0.5))
             cell[QUEUE_MS] += queue_ms
         cell[how] += 1
         self._number = number = self._number + 1

@@ -45,12 +45,17 @@ Taker = Callable[[bytes], bool]
 
 
 class ResponseSink(Protocol):
-    """Called in this order: head, data*, end; end is called exactly once, and last.
+    """Called in this order: head, data*, end; end is called exactly once, and last. Or ``answer`` alone, where it has one.
 
     ``data`` is looked up once per exchange, after ``head`` was called: a sink may choose there what takes the bytes.
     ``end(COMPLETE)`` always follows a ``data`` call with ``last``, which is empty where the response has no body or
     ended with its connection.
     """
+
+    @property
+    def answer(self) -> Callable[[ResponseHead, bytes], None] | None:
+        """Takes a whole response that was one read, as a short one mostly is: the exchange is over by then, and nothing else is called."""
+        ...
 
     def head(self, head: ResponseHead) -> None:
         """The response's head is complete (1xx are swallowed)."""
@@ -145,6 +150,8 @@ class FetchFailed(Exception):
 
 class _Collect:
     """Keeps a small response whole."""
+
+    answer = None
 
     def __init__(self, limit_bytes: int) -> None:
         self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()

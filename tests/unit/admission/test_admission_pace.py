@@ -13,7 +13,12 @@ from forebay.spec.types import Tier
 def drained(pace: Pace, start_s: float, seconds: int, per_s: int, tokens: int) -> None:
     for number in range(1, seconds * per_s + 1):
         pace.move(start_s + number / per_s, True)
-        pace.dispatched(tokens)
+        dispatched(pace, tokens)
+
+
+def dispatched(pace: Pace, tokens: int) -> None:
+    pace.tokens += tokens
+    pace.dispatches += 1
 
 
 def value(pace: Pace, now_s: float, backlogged: bool = True) -> float:
@@ -32,7 +37,7 @@ def test_unknown_until_it_has_seen_enough_seconds_and_enough_dispatches() -> Non
     few = Pace()
     few.move(0.0, False)
     few.move(20.0, True)
-    few.dispatched(1_000_000)
+    dispatched(few, 1_000_000)
     assert isinstance(few.tokens_per_s(20.0, True), Unknown), "one dispatch is no pace"
 
 
@@ -69,10 +74,8 @@ def test_waits_count_the_lane_and_those_before_it() -> None:
     drained(lanes[1].pace, 0.0, 10, 1, 330)
     lanes[1].waiting = 1
     account = lanes[1].order.account("t")
-    wait = measured_wait_s(lanes, lanes[1], account, 10.0, most_s=60.0)
-    assert isinstance(wait, Known)
-    assert wait.value == pytest.approx(10.0, rel=0.02)
-    assert isinstance(measured_wait_s(lanes, lanes[2], account, 10.0), Unknown), "each lane has a pace of its own"
+    assert measured_wait_s(lanes, lanes[1], account, 10.0, most_s=60.0) == pytest.approx(10.0, rel=0.02)
+    assert measured_wait_s(lanes, lanes[2], account, 10.0) is None, "each lane has a pace of its own"
     two = [Capacity(1, 1, 1, 100.0, 50.0, 1)] * 2
     assert declared_wait_s(lanes, lanes[1], 1.0, two) == pytest.approx(22.0)
     assert declared_wait_s(lanes, lanes[1], 0.5, two) == pytest.approx(12.0)

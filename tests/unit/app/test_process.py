@@ -68,3 +68,15 @@ def test_an_address_that_is_taken_is_named_with_what_to_do():
     assert str(caught.value) == (
         f"admin: can't listen on 127.0.0.1:{port} (Address already in use); name another address, or port 0 for a free one"
     )
+
+
+def test_the_large_pages_of_the_heap_are_those_that_lie_wholly_in_it():
+    maps = """\
+00400000-00800000 rw-p 001f0000 fe:00 260811                             /usr/bin/python3
+00a00000-01100000 rw-p 00000000 00:00 0                                  [heap]
+7f0000100000-7f0000700000 rw-p 00000000 00:00 0
+7f0000900000-7f0000a00000 rw-p 00000000 00:00 0 \n7f0000c00000-7f0001000000 ---p 00000000 00:00 0
+7f0001000000-7f0002000000 rw-s 00000000 00:01 5
+7ffe00000000-7ffe00400000 rw-p 00000000 00:00 0                          [stack]
+"""
+    assert process.heap_ranges(maps) == [(0xA00000, 0x600000), (0x7F0000200000, 0x400000)]

@@ -44,6 +44,8 @@ class _Transport:
 class _Client:
     """A sink as `relay.Call` is one, as far as streams go."""
 
+    answer = None
+
     def __init__(self, made):
         self.got, self.ended, self.stream, self._made = [], False, None, made
 

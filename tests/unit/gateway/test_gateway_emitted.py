@@ -353,7 +353,7 @@ def test_second_tries_are_a_share_of_requests_in_the_long_run():
     assert sum(budget.take() for _ in range(RETRY_BURST + 10)) == RETRY_BURST
     taken = 0
     for _ in range(1000):
-        budget.arrived()
+        budget.arrived_total += 1
         taken += budget.take()
     assert taken == pytest.approx(1000 * RETRY_SHARE, abs=1)
 

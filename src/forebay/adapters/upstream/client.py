@@ -48,14 +48,6 @@ class Origin:
         if not upstream.watching_idle:
             upstream.watch_idle()
 
-    def take(self) -> EngineConnection | None:
-        """The connection used last, if one is alive."""
-        while self.idle:
-            connection = self.idle.pop()
-            if not connection.transport.is_closing():
-                return connection
-        return None
-
     def remove_idle(self, connection: EngineConnection) -> None:
         """The engine closed it."""
         if connection in self.idle:
@@ -108,15 +100,15 @@ class HttpUpstream:
         self.live.add(exchange)
         if timeout_s is not None:
             exchange.timer = self.loop.call_later(timeout_s, exchange.expire)
-        if more is not None:
-            exchange.more = more
-            connection = None
-        else:
-            connection = origin.take()
-        if connection is not None:
-            connection.start(exchange)
-        else:
-            exchange.task = self.loop.create_task(self._connect(exchange))
+        if more is None:
+            idle = origin.idle
+            while idle:  # the one used last, if it is alive
+                connection = idle.pop()
+                if not connection.transport.is_closing():
+                    connection.start(exchange)
+                    return exchange
+        exchange.more = more
+        exchange.task = self.loop.create_task(self._connect(exchange))
         return exchange
 
     def tls(self) -> ssl.SSLContext:

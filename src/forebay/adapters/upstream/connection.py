@@ -201,12 +201,24 @@ class EngineConnection(Reads, asyncio.Protocol):
         return True
 
     def _take_whole(self, exchange: HttpExchange, sink: ResponseSink, head: ResponseHead, body: bytes) -> None:
-        self._keep_alive = True
-        sink.head(head)
-        if exchange.sink is not None:
-            sink.data(body, body, True, True)
-            if self.exchange is exchange:
-                self._release(exchange)
+        answer = sink.answer
+        if answer is None:
+            sink.head(head)
+            if exchange.sink is not None:
+                self._keep_alive = True
+                sink.data(body, body, True, True)
+                if self.exchange is exchange:
+                    self._release(exchange)
+            return
+        self.exchange = None  # it is free before the sink is told, so that what that sends next can go over it
+        if exchange.paused:
+            self.transport.resume_reading()
+        if exchange.more is None:
+            self.origin.keep(self)
+        else:
+            self.transport.close()
+        exchange.let_go()
+        answer(head, body)
 
     def _take_chunks(self, data: bytes) -> bool:
         """Hand on ``data`` if it is nothing but whole chunks of usual size, or those and the end."""

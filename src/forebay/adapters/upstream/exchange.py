@@ -76,10 +76,14 @@ class HttpExchange:
         sink = self.sink
         if sink is None:
             return
+        self.let_go()
+        sink.end(end, detail)
+
+    def let_go(self) -> None:
+        """It is over: nothing of it is held, and nobody hears of it any more."""
         self.sink = self.connection = self.task = None
         self.request = self.body = b""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
         self.upstream.live.discard(self)
-        sink.end(end, detail)
