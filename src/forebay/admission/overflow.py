@@ -88,7 +88,8 @@ class Budget:
     def kept(self, now_s: float) -> list[tuple[float, float]]:
         """What must not be forgotten: (seconds ago, US dollars) of the last hour. What is reserved may be spent by the time it is read."""
         used_usd = self.used_usd(now_s)
-        spent = [(now_s - minute * (HOUR_S / WINDOW_PARTS), usd) for minute, usd in self._spent]
+        # As of each minute's end: another process's minutes begin elsewhere, and may let go of nothing sooner than this one.
+        spent = [(max(0.0, now_s - (minute + 1) * (HOUR_S / WINDOW_PARTS)), usd) for minute, usd in self._spent]
         return [*spent, (0.0, self._reserved_usd)] if used_usd else []
 
     def restore(self, kept: Iterable[tuple[float, float]], now_s: float) -> None:

@@ -1,6 +1,6 @@
 """Rungs open late, close later, and never flap; a budget is never overdrawn."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forebay.admission.overflow import Budget, Rung
@@ -64,6 +64,9 @@ def test_a_budget_is_never_overdrawn_within_any_hour(steps: list[tuple[float, fl
 
 @settings(max_examples=30)
 @given(spends=st.lists(st.tuples(st.floats(0, 900), st.floats(0, 3)), max_size=20), asleep_s=st.floats(0, 5000))
+@example(spends=[(1.43, 0.0), (1.77, 0.0), (509.0, 0.0), (148.76, 0.0), (899.5, 1.0), (487.95, 0.0), (1.72, 0.0)], asleep_s=3050.0)
+@example(spends=[(60.0, 1.0)], asleep_s=3539.9)
+@example(spends=[(119.0, 1.0)], asleep_s=3500.0)
 def test_what_is_kept_and_restored_holds_the_bound_over_both_lives(spends, asleep_s) -> None:
     first, now_s, paid = Budget(10.0), 0.0, []
     for passed_s, usd in spends:
