@@ -28,6 +28,7 @@ PACES = (0.9, 1.0, 1.1)
 TEAM = "team"
 SETTLED_S = 90.0
 """A lease, a witness, and a turn."""
+MOVES_S = 10
 LIMITS = (
     TeamLimits(requests_per_minute=60, tokens_per_minute=3000, requests_in_flight=9, tokens_in_flight=700),
     TeamLimits(requests_per_minute=7, tokens_per_minute=100, requests_in_flight=1, tokens_in_flight=90),
@@ -271,9 +272,12 @@ class World(RuleBasedStateMachine):
         self.load = {**dict.fromkeys(self.gateways, (0, 1)), name: (2, tokens)}
         self.pass_time(SETTLED_S)
         for cap in Cap:
-            limit = cap.of(self.limits)
-            shares = {gateway.name: gateway.quota.shares[cap] for gateway in self.gateways.values()}
-            assert sum(shares.values()) == limit, f"{cap}: {shares}"
+            for _ in range(MOVES_S):  # something may be on its way
+                shares = {gateway.name: gateway.quota.shares[cap] for gateway in self.gateways.values()}
+                if sum(shares.values()) == cap.of(self.limits):
+                    break
+                self.pass_time(1.0)
+            assert sum(shares.values()) == cap.of(self.limits), f"{cap}: {shares}"
         shares = {gateway.name: gateway.quota.shares[Cap.REQUESTS_PER_MINUTE] for gateway in self.gateways.values()}
         assert shares[name] >= self.limits.requests_per_minute - len(shares) * max(1, self.limits.requests_per_minute // 20) - 1, shares
 
