@@ -2,7 +2,7 @@
 
 import pytest
 
-from forebay.admission import lessee
+from forebay.admission import lessee, shares
 from forebay.app.world.plan import OF_SEVERAL, draw
 from forebay.app.world.run import judge
 
@@ -42,3 +42,9 @@ def broken_promises():
 def test_a_gateway_that_uses_what_it_had_for_ever_is_found_out(monkeypatch):
     monkeypatch.setattr(lessee, "HELD_FRACTION", 100.0)
     assert "no replica is shared" in broken_promises()
+
+
+def test_a_controller_that_gives_each_gateway_all_of_a_limit_is_found_out(monkeypatch):
+    monkeypatch.setattr(shares, "divided", lambda limit, asks, turn: dict.fromkeys(asks, limit))
+    monkeypatch.setattr(shares._Seat, "holds", lambda seat, key: 0)
+    assert "limits hold over all gateways" in broken_promises()

@@ -43,8 +43,8 @@ class Asked:
             self._refused[1] += tokens
         self._largest = max(self._largest, tokens)
 
-    def lately(self, now_s: float) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Asked for a minute, at once (what was refused might have been), and the largest request."""
+    def lately(self, now_s: float, most: tuple[float, float]) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Asked for a minute (not over ``most``), at once (what was refused might have been), and the largest request."""
         passed_s = now_s - self._at_s
         if passed_s > 0:
             kept, weight = (
@@ -52,7 +52,7 @@ class Asked:
             )
             span_s = RATE_KEPT_S if math.isinf(passed_s) else passed_s
             for unit in (0, 1):
-                self._rates[unit] += (self._now[unit] * 60.0 / span_s - self._rates[unit]) * weight
+                self._rates[unit] = min(most[unit], self._rates[unit] + (self._now[unit] * 60.0 / span_s - self._rates[unit]) * weight)
                 self._peaks[unit] = max(self._peak[unit] + self._refused[unit], self._peaks[unit] * kept)
             self._now, self._refused, self._peak, self._at_s = [0, 0], [0, 0], [0, 0], now_s
         if now_s - self._turned_s >= LARGEST_KEPT_S:

@@ -199,7 +199,7 @@ class Quota:
         asked = self._asked
         if asked is None:
             return []
-        per_minute, in_flight, largest = asked.lately(now_s)
+        per_minute, in_flight, largest = asked.lately(now_s, (self._limits.requests_per_minute or 0, self._limits.tokens_per_minute or 0))
         rows = []
         for cap, limit in self._limited():
             tokens = cap in (Cap.TOKENS_PER_MINUTE, Cap.TOKENS_IN_FLIGHT)
@@ -258,8 +258,12 @@ class Quota:
                 lines.append(b"x-ratelimit-reset-%b: %b\r\n" % (name, reset))
         return b"".join(lines)
 
+    def shared(self, now_s: float) -> bool:
+        """Whether this gateway has shares of the limits that are its own just now."""
+        return self._hold is not None and now_s < self._hold.until_s
+
     def _is_over(self, now_s: float) -> bool:
-        """Whether this gateway's shares are its own no more."""
+        """Whether its shares are its own no more."""
         return self._hold is not None and now_s >= self._hold.until_s
 
     def _limited(self) -> list[tuple[Cap, int]]:

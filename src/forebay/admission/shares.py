@@ -230,7 +230,7 @@ class Shares:
         return LimitShare(row.team, row.cap, units, fill) if units != row.units else None
 
     def _pot(self, key: Key, row: LimitUse, limit: int, held: int) -> float:
-        """What is in nobody's bucket, never more than buckets have place for; a whole minute's worth where it is divided for the first time."""
+        """What is in nobody's bucket, never more than buckets have place for; at the first division a whole minute's worth."""
         pot = self.pots.get(key)
         if pot is None:
             pot = 0.0 if held or self._awaited is not None else float(limit)

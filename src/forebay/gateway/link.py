@@ -117,8 +117,8 @@ class Link:
         self._writer = writer
         gateway = self._gateway
         self._greeted_s = self._clock.now_s()
-        gateway.desk.shares.greets(self._greeted_s)
-        await self._send(writer, hello(gateway.name, gateway.url, gateway.peering, self._greeted_s))
+        session = gateway.desk.shares.greets(self._greeted_s)
+        await self._send(writer, hello(gateway.name, gateway.url, gateway.peering, session))
         reporting = asyncio.ensure_future(self._report(writer))
         taking = asyncio.ensure_future(self._take(reader, writer))
         try:

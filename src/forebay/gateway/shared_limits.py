@@ -43,9 +43,10 @@ class SharedLimits:
         """Of a team that has just got limits."""
         return Quota(limits, self._hold if self.on else None)
 
-    def greets(self, session: float) -> None:
-        """Another connection to a controller: nothing comes by the one before any more."""
-        self._session, self._seen = session, 0
+    def greets(self, now_s: float) -> float:
+        """Another connection to a controller: nothing comes by the one before any more. Returns what it is known by; 0 while this is off."""
+        self._session, self._seen = now_s if self.on else 0.0, 0
+        return self._session
 
     def report(self, now_s: float) -> SharesUsed | None:
         """What the controller is told; what buckets freed is told once."""

@@ -55,7 +55,7 @@ class Several:
             self.gateways[name].apply(self.roster)
             self.heard(name)
 
-    def heard(self, name, waits_s=None, residues=()):
+    def heard(self, name, waits_s=None, residues=(), shares=None):
         """The controller answers ``name``."""
         paces = dict.fromkeys(self.gateways, 0.0)
         counts = dict.fromkeys(self.gateways, 0)
@@ -68,7 +68,7 @@ class Several:
             for other, gateway in self.gateways.items()
             if other != name
         )
-        self.gateways[name].peering.heard(Heard(self.clock.now_s(), KEY, peers, residues))
+        self.gateways[name].peering.heard(Heard(self.clock.now_s(), KEY, peers, residues, shares))
 
     async def client(self, name, hops=False):
         port = int(self.gateways[name].url.rpartition(":")[2]) if hops else self.ports[name]
