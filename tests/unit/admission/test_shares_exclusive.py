@@ -6,9 +6,10 @@ the limit, but for what gateways have that were taken for lost. Assumed is what 
 """
 
 import itertools
+import math
 from collections import deque
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -31,6 +32,7 @@ SETTLED_S = 90.0
 MOVES_S = 10
 LIMITS = (
     TeamLimits(requests_per_minute=60, tokens_per_minute=3000, requests_in_flight=9, tokens_in_flight=700),
+    TeamLimits(requests_per_minute=60, tokens_per_minute=3000),
     TeamLimits(requests_in_flight=9, tokens_in_flight=700),
     TeamLimits(requests_per_minute=7, tokens_per_minute=100, requests_in_flight=1, tokens_in_flight=90),
 )
@@ -40,11 +42,11 @@ SIZES = (1, 20, 60)
 class Bucket:
     """What one gateway alone might let in, by the fastest of the clocks."""
 
-    def __init__(self, limit):
-        self.limit, self.left, self.at_s = limit, float(limit), 0.0
+    def __init__(self, limit, pace):
+        self.limit, self.left, self.at_s, self.pace = limit, float(limit), 0.0, pace
 
     def take(self, units, now_s):
-        self.left = min(self.limit, self.left + (now_s - self.at_s) * self.limit / 60 * max(PACES))
+        self.left = min(self.limit, self.left + (now_s - self.at_s) * self.limit / 60 * self.pace)
         self.at_s = now_s
         self.left -= units
         assert self.left >= -1e-6, f"{-self.left} units over a limit of {self.limit} a minute were let in"
@@ -103,7 +105,8 @@ class World(RuleBasedStateMachine):
         self.gateways = {name: Gateway(name, pace, latency_s, limits) for name, pace, latency_s in named}
         for gateway in self.gateways.values():
             gateway.alive = True
-        self.judges = {cap: Bucket(cap.of(limits)) for cap in PER_MINUTE if cap.of(limits)}
+        pace = max(gateway.pace for gateway in self.gateways.values())
+        self.judges = {cap: Bucket(cap.of(limits), pace) for cap in PER_MINUTE if cap.of(limits)}
         self.cut = set()
         self.load = dict.fromkeys(self.gateways, (1, 20))
         self.stored = None
@@ -167,6 +170,7 @@ class World(RuleBasedStateMachine):
             if kind == "heard":
                 gateway.shares.given(given, said_s, LEASE_S, local_s)
             self.carry_out(gateway, gateway.lessee.renewed(said_s if kind == "heard" else gateway.hello_s, LEASE_S, local_s))
+            self.within_limits()
 
     def report(self, gateway, local_s):
         gateway.said_s = local_s
@@ -297,12 +301,23 @@ class World(RuleBasedStateMachine):
                 for request in gateway.inside:
                     request[2] = True
         inside = [tokens for gateway in self.gateways.values() for tokens, _, lost in gateway.inside if not lost]
-        assert len(inside) <= self.limits.requests_in_flight
-        assert sum(inside) <= self.limits.tokens_in_flight
+        assert len(inside) <= (self.limits.requests_in_flight or math.inf)
+        assert sum(inside) <= (self.limits.tokens_in_flight or math.inf)
 
 
 class TestWorld(World.TestCase):
     settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(*[st.sampled_from(((0, 1), (2, 20), (2, 60)))] * 3, st.sampled_from((3.0, 10.0, 20.0))), min_size=2, max_size=8))
+def test_where_clients_go_back_and_forth_no_move_makes_a_minutes_worth(phases):
+    """A share that grew full gave each gateway in turn what the one before had used."""
+    world = World()
+    world.begin(count=3, paces=(1.0, 1.0, 1.0), latencies_s=(0.25, 0.25, 0.25), limits=LIMITS[1])
+    for *loads, seconds in phases:
+        world.ask_elsewhere(loads)
+        world.pass_time(seconds)
 
 
 def test_what_is_given_late_is_not_taken():
