@@ -44,7 +44,7 @@ class SharedLimits:
         return Quota(limits, self._hold if self.on else None)
 
     def greets(self, now_s: float) -> float:
-        """Another connection to a controller: nothing comes by the one before any more. Returns what it is known by; 0 while this is off."""
+        """Another connection to a controller: nothing comes by the one before any more. What it is known by; 0 while this is off."""
         self._session, self._seen = now_s if self.on else 0.0, 0
         return self._session
 

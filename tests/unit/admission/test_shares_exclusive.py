@@ -320,6 +320,17 @@ def test_where_clients_go_back_and_forth_no_move_makes_a_minutes_worth(phases):
         world.pass_time(seconds)
 
 
+def test_a_process_that_was_stopped_for_longer_than_it_may_be_silent_gives_its_shares_up():
+    """Its timers run late, and the controller may have given them away by then, even where it is gone since."""
+    gateway = Gateway("a", 1.0, 0.25, LIMITS[0])
+    gateway.shares.good_until(1009.0, LEASE_S, 1000.0, yielded=False)
+    gateway.quota.share(Cap.REQUESTS_IN_FLIGHT, 4, 0.0, 1000.0)
+    gateway.shares.good_until(1013.0, LEASE_S, 1010.5, yielded=False)
+    assert gateway.quota.shares[Cap.REQUESTS_IN_FLIGHT] == 4, "it asked the others, and nobody hears the controller"
+    gateway.shares.good_until(1030.0, LEASE_S, 1027.0, yielded=False)
+    assert gateway.quota.shares[Cap.REQUESTS_IN_FLIGHT] == 0
+
+
 def test_what_is_given_late_is_not_taken():
     """It may have been given to another since."""
     gateway = Gateway("a", 1.0, 0.25, LIMITS[0])
