@@ -128,8 +128,10 @@ class Shares:
     # -- what gateways say ----------------------------------------------------------------------------------------------
 
     def joined(self, gateway: str, session: float, now_s: float) -> None:
-        """``gateway`` is there (again), on a new connection."""
+        """``gateway`` is there (again), on a new connection; what is read late of an earlier one changes nothing."""
         seat = self._seats.get(gateway) or self._ghosts.pop(gateway, None) or _Seat(session, now_s)
+        if session < seat.session:
+            return
         seat.session, seat.heard_s, seat.has_said = session, now_s, False
         self._seats[gateway] = seat
 

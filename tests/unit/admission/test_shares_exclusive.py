@@ -30,6 +30,7 @@ TEAM = "team"
 SETTLED_S = 90.0
 """A lease, a witness, and a turn."""
 MOVES_S = 10
+LATE_S = 4.0
 LIMITS = (
     TeamLimits(requests_per_minute=60, tokens_per_minute=3000, requests_in_flight=9, tokens_in_flight=700),
     TeamLimits(requests_per_minute=60, tokens_per_minute=3000),
@@ -60,7 +61,9 @@ class Gateway:
         self.latency_s = latency_s
         self.limits = limits
         self.alive = False
-        self.stopped_until_s = self.now_s = 0.0
+        self.stopped_until_s = 0.0
+        self.up, self.late = deque(), deque()
+        """Late: sent by an earlier connection, and not read yet."""
         self.begin()
 
     def begin(self):
@@ -79,6 +82,7 @@ class Gateway:
         return self.quotas[TEAM]
 
     def hang_up(self):
+        self.late.extend(self.up)
         self.up, self.down = deque(), deque()
         self.linked = False
 
@@ -194,6 +198,12 @@ class World(RuleBasedStateMachine):
             self.leader.look(self.now_s)
             self.stored = self.leader.holders()
         for gateway in self.gateways.values():
+            while gateway.late and gateway.late[0][0] + LATE_S <= self.now_s:
+                _, kind, said_s, used = gateway.late.popleft()
+                if kind == "hello":
+                    self.leader.joined(gateway.name, said_s, self.now_s)
+                else:
+                    self.leader.heard(gateway.name, used, self.now_s)
             while gateway.up and gateway.up[0][0] + gateway.latency_s <= self.now_s:
                 _, kind, said_s, used = gateway.up.popleft()
                 if kind == "hello":
@@ -249,6 +259,7 @@ class World(RuleBasedStateMachine):
         self.leader = None
         for gateway in self.gateways.values():
             gateway.hang_up()
+            gateway.late.clear()
 
     @precondition(lambda self: self.leader is None)
     @rule()
