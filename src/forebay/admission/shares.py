@@ -129,9 +129,10 @@ class Shares:
 
     def joined(self, gateway: str, session: float, now_s: float) -> None:
         """``gateway`` is there (again), on a new connection; what is read late of an earlier one changes nothing."""
-        seat = self._seats.get(gateway) or self._ghosts.pop(gateway, None) or _Seat(session, now_s)
-        if session < seat.session:
+        known = self._seats.get(gateway)
+        if known is not None and session < known.session:
             return
+        seat = known or self._ghosts.pop(gateway, None) or _Seat(session, now_s)
         seat.session, seat.heard_s, seat.has_said = session, now_s, False
         self._seats[gateway] = seat
 
