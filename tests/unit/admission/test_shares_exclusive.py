@@ -86,6 +86,12 @@ class Gateway:
         self.up, self.down = deque(), deque()
         self.linked = False
 
+    def has(self, cap):
+        """Its share, or what is in flight of a larger one."""
+        quota = self.quota
+        used = {Cap.REQUESTS_IN_FLIGHT: quota.in_flight, Cap.TOKENS_IN_FLIGHT: quota.tokens_in_flight}.get(cap, 0)
+        return max(quota.shares.get(cap, 0), used)
+
     def local_s(self, now_s):
         return self.offset_s + now_s * self.pace
 
@@ -290,7 +296,7 @@ class World(RuleBasedStateMachine):
         for cap in Cap:
             limit = cap.of(self.limits) or 0
             for _ in range(MOVES_S):  # something may be on its way
-                shares = {gateway.name: gateway.quota.shares.get(cap, 0) for gateway in self.gateways.values()}
+                shares = {gateway.name: gateway.has(cap) for gateway in self.gateways.values()}
                 if sum(shares.values()) >= limit - limit // 10:
                     break
                 self.pass_time(1.0)
