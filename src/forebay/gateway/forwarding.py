@@ -89,9 +89,11 @@ class Forwarding:
         """See `overflow.Peers`."""
         return self._best(pool, left, shape, now_s) is not None
 
-    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes) -> bytes:
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, *, continues: bool) -> bytes:
         """See `overflow.Peers`."""
         lines = b"x-forebay-hop: %b\r\nx-forebay-hop-id: %b\r\n" % (self.hop_key, hop)
+        if continues:
+            lines += b"x-forebay-hop-continues: 1\r\n"
         if facts.authorization:
             lines += b"authorization: %b\r\n" % facts.authorization
         if patience_s < inf:

@@ -85,8 +85,8 @@ class Peers(Protocol):
 
     counts: HopCounts
 
-    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes) -> bytes:
-        """Header lines that go with it."""
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, *, continues: bool) -> bytes:
+        """Header lines that go with it. ``continues``: it is the rest of an answer that is counted here."""
         ...
 
     def adopts(self, ticket: int, hop: bytes) -> bool:
