@@ -37,6 +37,8 @@ class Leasing:
         self._store = store
         self._stored = past
         self._urls: dict[str, str] = {}
+        self._continuing: set[str] = set()
+        """Of those, who takes the rest of an answer."""
         self.hop_key = remembered(store, HOP_KEY, str) or fresh_key
         store.put(HOP_KEY, msgspec.json.encode(self.hop_key))
 
@@ -46,6 +48,7 @@ class Leasing:
         self._keep_holders()
         if hello.url:
             self._urls[hello.gateway] = hello.url
+            (self._continuing.add if hello.continues else self._continuing.discard)(hello.gateway)
             self.leases.joined(hello.gateway, hello.holds, now_s)
 
     def heard(self, gateway: str, now_s: float) -> None:
@@ -57,6 +60,7 @@ class Leasing:
     def left(self, gateway: str) -> None:
         """It left for good."""
         self._urls.pop(gateway, None)
+        self._continuing.discard(gateway)
         self.leases.left(gateway)
         self.shares.left(gateway)
 
@@ -90,7 +94,8 @@ class Leasing:
         """What a gateway is told for its snapshot: that it was heard, how the others are, and what changes of its shares."""
         name, members = snapshot.gateway, self.leases.members
         others = [(other, url) for other, url in self._urls.items() if other != name and other in members]
-        peers = tuple(Peer(other, url, tuple(self._pool(pool, other) for pool in roster.pools)) for other, url in others)
+        rests = self._continuing
+        peers = tuple(Peer(other, url, tuple(self._pool(pool, other) for pool in roster.pools), other in rests) for other, url in others)
         mine = {replica.id for pool in roster.pools for replica in pool.replicas if replica.gateway == name}
         shares = self.shares.heard(name, snapshot.shares, now_s)
         self._keep_holders()

@@ -139,6 +139,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Replicas that it gives permits on: a controller that has just started knows of no leases but these and those it stored."""
     session: float = 0.0
     """Another one for each connection of a process: what is read late of the one before is known by it."""
+    continues: bool = False
+    """It takes the rest of an answer that another gateway began, and leaves the counting to that one. Older ones would count it too."""
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):
@@ -263,6 +265,8 @@ class Peer(msgspec.Struct, frozen=True):
     gateway: str
     url: str
     pools: tuple[PeerPool, ...]
+    continues: bool = False
+    """See `Hello`."""
 
 
 class Residue(msgspec.Struct, frozen=True):

@@ -92,7 +92,8 @@ class Moving(Recovery):
         ways = self._home.ways
         if ways is None or ways.peers is None or self._connection.by_peer or self._left or (self._open and self._plan is None):
             return False
-        return ways.peers.would_take(self._home, (self._home.name,), self._estimate, self._context.desk.clock.now_s())
+        now_s = self._context.desk.clock.now_s()
+        return ways.peers.would_take(self._home, (self._home.name,), self._estimate, now_s, begun=self._open)
 
     def _to_peer(self, now_s: float, *, stuck: bool) -> bool:
         """To another gateway, unless one has forwarded it already, or its client's time is over."""
@@ -135,7 +136,7 @@ class Moving(Recovery):
         ways, before = self._home.ways, self._pool
         if ways is None or ways.peers is None or self._connection.by_peer or not (before is self._home or self._abroad):
             return False
-        place = ways.peers.out(self._home, (*self._left, before.name), self._estimate, now_s, stuck=True)
+        place = ways.peers.out(self._home, (*self._left, before.name), self._estimate, now_s, stuck=True, begun=True)
         if place is None:
             return False
         self._left = (*self._left, before.name)

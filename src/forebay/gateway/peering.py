@@ -257,4 +257,4 @@ def _is_free(replica: RosterReplica, rest: Residue | None) -> bool:
 
 def hello(name: str, url: str, peering: Peering | None, session: float) -> Hello:
     """A gateway's first words."""
-    return Hello(name, url, () if peering is None else peering.holds(), session)
+    return Hello(name, url, () if peering is None else peering.holds(), session, continues=bool(url))

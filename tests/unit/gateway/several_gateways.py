@@ -34,6 +34,7 @@ class Several:
         self.engines = [FakeEngine(script) for script in scripts]
         self.ports = {}
         self.version = 0
+        self.continues = True
         self.clients = []
 
     async def start(self):
@@ -64,7 +65,7 @@ class Several:
                 paces[replica.gateway] += replica.capacity.decode_tokens_per_s
                 counts[replica.gateway] += 1
         peers = tuple(
-            Peer(other, gateway.url, (PeerPool("chat", counts[other], (waits_s or {}).get(other, 0.0), paces[other]),))
+            Peer(other, gateway.url, (PeerPool("chat", counts[other], (waits_s or {}).get(other, 0.0), paces[other]),), self.continues)
             for other, gateway in self.gateways.items()
             if other != name
         )

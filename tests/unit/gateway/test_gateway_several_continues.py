@@ -161,6 +161,18 @@ def test_what_would_not_be_exact_goes_nowhere():
     emulated(test, "a", "b")
 
 
+def test_an_older_gateway_would_count_it_too_and_is_not_asked():
+    async def test(world):
+        world.continues = False
+        world.heard("a")
+        task = await world.under_way(body())
+        world.busy().die(1, "kill -9")
+        assert [error["code"] for error in errors(await task)] == ["stream_truncated"]
+        assert billed(world) == {"a": 1, "b": 0}
+
+    emulated(test, "a", "b")
+
+
 def test_a_clients_own_word_that_it_continues_means_nothing():
     async def test(world):
         answer = await world.ask("a", body(10), {"x-forebay-hop-continues": "1"})

@@ -97,3 +97,11 @@ def test_limits_that_change_while_it_runs_change_shares():
         assert (await world.ask("a", headers={"authorization": "Bearer sk-more"})).status == 200
 
     several(test, whole, whole, teams=LIMITED)
+
+
+def test_a_gateway_alone_has_all_of_a_limit_whatever_its_file_allows(world, spec):
+    async def test(front):
+        chat = {"model": "llama", "messages": [{"role": "user", "content": "hello"}]}
+        assert (await front.ask(chat, KEYED)).headers["x-ratelimit-limit-requests"] == "60"
+
+    world(test, whole, spec=msgspec.structs.replace(spec, gateways=2, teams=LIMITED))
