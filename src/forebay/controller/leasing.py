@@ -10,6 +10,7 @@ import msgspec
 
 from forebay.admission.leases import Effect as Lease
 from forebay.admission.leases import Grant, Leases, Revoke, Wants
+from forebay.admission.shares import Shares
 from forebay.controller.gateways import GatewayBook
 from forebay.controller.remembered import remembered
 from forebay.controller.ward import Ward
@@ -18,6 +19,7 @@ from forebay.domain.roster import Heard, Hello, Peer, PeerPool, Residue, Roster,
 from forebay.ports import Store
 
 LEASES_KEY = "leases"
+SHARES_KEY = "limit_shares"
 HOP_KEY = "hop_key"
 STALL_TICKS = 3
 
@@ -28,17 +30,25 @@ class Leasing:
     def __init__(self, store: Store, book: GatewayBook, expected: int, interval_s: float, fresh_key: str, now_s: float) -> None:
         past = remembered(store, LEASES_KEY, dict[str, str])
         self.leases = Leases(book.lease_s, past, expected, now_s, STALL_TICKS * interval_s)
+        holders = remembered(store, SHARES_KEY, list[str])
+        self.shares = Shares(book.lease_s, holders, expected, now_s, STALL_TICKS * interval_s)
+        self._holders = holders
         self._book = book
         self._store = store
         self._stored = past
         self._urls: dict[str, str] = {}
+        self._continuing: set[str] = set()
+        """Of those, who takes the rest of an answer."""
         self.hop_key = remembered(store, HOP_KEY, str) or fresh_key
         store.put(HOP_KEY, msgspec.json.encode(self.hop_key))
 
     def joined(self, hello: Hello, now_s: float) -> None:
         """A gateway is there (again). One that others can't forward to is leased nothing: what comes to it is forwarded."""
+        self.shares.joined(hello.gateway, hello.session, now_s)
+        self._keep_holders()
         if hello.url:
             self._urls[hello.gateway] = hello.url
+            (self._continuing.add if hello.continues else self._continuing.discard)(hello.gateway)
             self.leases.joined(hello.gateway, hello.holds, now_s)
 
     def heard(self, gateway: str, now_s: float) -> None:
@@ -50,7 +60,9 @@ class Leasing:
     def left(self, gateway: str) -> None:
         """It left for good."""
         self._urls.pop(gateway, None)
+        self._continuing.discard(gateway)
         self.leases.left(gateway)
+        self.shares.left(gateway)
 
     def look(self, wards: Iterable[Ward], leaving: frozenset[str], now_s: float) -> list[tuple[str, str, str]]:
         """Move what is to be moved; (pool, kind of event, words) of what was decided. To be followed by a roster."""
@@ -61,7 +73,16 @@ class Leasing:
         if held != self._stored:
             self._stored = held
             self._store.put(LEASES_KEY, msgspec.json.encode(held))
+        self.shares.look(now_s)
+        self._keep_holders()
         return told
+
+    def _keep_holders(self) -> None:
+        """Before any of them is answered: the next leader waits for their word."""
+        holders = self.shares.holders()
+        if holders != self._holders:
+            self._holders = holders
+            self._store.put(SHARES_KEY, msgspec.json.encode(holders))
 
     def _wants(self, ward: Ward, leaving: frozenset[str], now_s: float) -> Wants:
         pool = ward.pool.name
@@ -69,13 +90,16 @@ class Leasing:
         demand = {name: self._book.asked_tokens(pool, name, now_s) for name in self._urls}
         return Wants(replicas, demand, {replica: self._book.live_tokens(pool, replica)[0] for replica in replicas})
 
-    def answer(self, snapshot: Snapshot, roster: Roster) -> Heard:
-        """What a gateway is told for its snapshot: that it was heard, and how the others are."""
+    def answer(self, snapshot: Snapshot, roster: Roster, now_s: float) -> Heard:
+        """What a gateway is told for its snapshot: that it was heard, how the others are, and what changes of its shares."""
         name, members = snapshot.gateway, self.leases.members
         others = [(other, url) for other, url in self._urls.items() if other != name and other in members]
-        peers = tuple(Peer(other, url, tuple(self._pool(pool, other) for pool in roster.pools)) for other, url in others)
+        rests = self._continuing
+        peers = tuple(Peer(other, url, tuple(self._pool(pool, other) for pool in roster.pools), other in rests) for other, url in others)
         mine = {replica.id for pool in roster.pools for replica in pool.replicas if replica.gateway == name}
-        return Heard(snapshot.at_s, self.hop_key, peers, self._residues(name, mine))
+        shares = self.shares.heard(name, snapshot.shares, now_s)
+        self._keep_holders()
+        return Heard(snapshot.at_s, self.hop_key, peers, self._residues(name, mine), shares)
 
     def _pool(self, pool: RosterPool, gateway: str) -> PeerPool:
         paces = [replica.capacity.decode_tokens_per_s for replica in pool.replicas if replica.gateway == gateway]

@@ -149,7 +149,7 @@ class Controller:
         if self.leasing is not None:
             self.leasing.heard(snapshot.gateway, now_s)
         self._acknowledged(snapshot.gateway, snapshot.term, snapshot.version, now_s)
-        return None if self.leasing is None else self.leasing.answer(snapshot, self.roster)
+        return None if self.leasing is None else self.leasing.answer(snapshot, self.roster, now_s)
 
     @property
     def _interval_s(self) -> float:

@@ -84,6 +84,51 @@ class Roster(msgspec.Struct, frozen=True, tag="roster"):
     """There may be several gateways: each uses only what is leased to it. False: a gateway uses every replica."""
 
 
+class LimitUse(msgspec.Struct, frozen=True, array_like=True):
+    """One limit of one team at one of several gateways, which divide it. Units are the limit's own: requests or tokens."""
+
+    team: str
+    cap: str
+    limit: int
+    """Over all gateways, as this one's configuration has it."""
+    units: int
+    """Its share: what it lets in at most."""
+    used: int
+    """In flight of it, which may be more than a share that has just shrunk; 0 for a limit per minute."""
+    wants: int
+    """What its clients ask for, whether they get it or not."""
+    largest: int
+    """The largest request of the last minute."""
+    freed: float = 0.0
+    """What was left of a minute's worth that its share has no more place for, since it was last told."""
+
+
+class SharesUsed(msgspec.Struct, frozen=True):
+    """All limits at one gateway at one instant."""
+
+    session: float
+    """See `Hello`."""
+    seen: int
+    """The last ``SharesGiven.version`` of this connection that it goes by."""
+    rows: tuple[LimitUse, ...]
+
+
+class LimitShare(msgspec.Struct, frozen=True, array_like=True):
+    """So many units of a team's limit are this gateway's from now on; ``fill`` of a minute's worth come with them."""
+
+    team: str
+    cap: str
+    units: int
+    fill: float = 0.0
+
+
+class SharesGiven(msgspec.Struct, frozen=True):
+    """The shares that change; others stay as they are."""
+
+    version: int
+    rows: tuple[LimitShare, ...]
+
+
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """A gateway's first words on a new connection."""
 
@@ -92,6 +137,10 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     """Where other gateways forward requests to it; empty: it takes none, and is leased nothing."""
     holds: tuple[str, ...] = ()
     """Replicas that it gives permits on: a controller that has just started knows of no leases but these and those it stored."""
+    session: float = 0.0
+    """Another one for each connection of a process: what is read late of the one before is known by it."""
+    continues: bool = False
+    """It takes the rest of an answer that another gateway began, and leaves the counting to that one. Older ones would count it too."""
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):
@@ -175,6 +224,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     term: int
     version: int
     pools: tuple[PoolLoad, ...]
+    shares: SharesUsed | None = None
+    """Of teams' limits, under leases. None: an older gateway, which holds all of each limit for its own."""
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -214,6 +265,8 @@ class Peer(msgspec.Struct, frozen=True):
     gateway: str
     url: str
     pools: tuple[PeerPool, ...]
+    continues: bool = False
+    """See `Hello`."""
 
 
 class Residue(msgspec.Struct, frozen=True):
@@ -233,6 +286,8 @@ class Heard(msgspec.Struct, frozen=True, tag="heard"):
     """Shown by gateways that forward a request to one another."""
     peers: tuple[Peer, ...]
     residues: tuple[Residue, ...] = ()
+    shares: SharesGiven | None = None
+    """None: an older controller, which divides no limits."""
 
 
 FromGateway = Hello | Ack | Snapshot | Bye | UsageBatch | FinishedRequests

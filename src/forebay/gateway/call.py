@@ -31,6 +31,7 @@ class CallState:
     """One request's, from its arrival to its end."""
 
     __slots__ = (
+        "_abroad",
         "_answer",
         "_arrived_s",
         "_ask",
@@ -98,6 +99,8 @@ class CallState:
         "way",
     )
 
+    _abroad: bool
+    """Its answer began here and goes on at another gateway: it is counted here, and there not at all."""
     _answer: ResponseHead | None
     """Of an answer that isn't a failure to be tried elsewhere."""
     _arrived_s: float
@@ -212,7 +215,7 @@ class CallState:
         self.way = b""
         self._wants = NOTHING
         self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = self._sampled = False
-        self._orphaned = False
+        self._orphaned = self._abroad = False
         self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = self._continued = (
             self._preempted
         ) = 0

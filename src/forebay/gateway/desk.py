@@ -21,6 +21,7 @@ from forebay.admission.spill import SpillAdmission
 from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.pool_desk import Caller, PoolDesk, Ticketed, Waits
+from forebay.gateway.shared_limits import SharedLimits
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.spec.types import Spec, TeamLimits, Tier
 
@@ -41,6 +42,9 @@ class Desk:
         """Other people's engines: the controller hears nothing of them."""
         self.quotas = {team.name: Quota(team.limits) for team in spec.teams if team.limits != TeamLimits()}
         """Of the teams that have limits."""
+        self.shares = SharedLimits(self.quotas)
+        if spec.leases:
+            self.shares.begin(clock.now_s())
         self._taken: dict[int, tuple[Quota, int, float]] = {}
         """Ticket → the quota it takes from, how many tokens, and since when."""
         self.next_ticket: Callable[[], int] = count(1).__next__

@@ -30,6 +30,8 @@ STREAMS_MAX = 100_000
 class _Place(msgspec.Struct):
     desk: PoolDesk
     told: PeerPool
+    continues: bool
+    """It takes the rest of an answer."""
     sent_tokens: int = 0
     """Since it was told."""
 
@@ -67,17 +69,19 @@ class Forwarding:
                     present.add(key)
                     place = self._places.get(key)
                     if place is None or _url(place.desk) != peer.url:
-                        self._places[key] = _Place(self._made(self._desk.pools[told.pool], peer), told)
+                        self._places[key] = _Place(self._made(self._desk.pools[told.pool], peer), told, peer.continues)
                     else:
-                        place.told, place.sent_tokens = told, 0
+                        place.told, place.continues, place.sent_tokens = told, peer.continues, 0
         self._places = {key: place for key, place in self._places.items() if key in present}
         kept = {id(place.desk) for place in self._places.values()}
         # One that is gone goes when its last request has ended.
         self._desk.spills[:] = [each for each in self._desk.spills if not each.peer or each.calls or id(each) in kept]
 
-    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, stuck: bool) -> PoolDesk | None:
+    def out(
+        self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, stuck: bool, begun: bool = False
+    ) -> PoolDesk | None:
         """See `overflow.Peers`."""
-        best = self._best(pool, left, shape, now_s)
+        best = self._best(pool, left, shape, now_s, begun)
         if best is None or (pool.routed and not stuck and self._wait_s(pool, shape, now_s) <= best.wait_s + GAIN_S):
             return None
         best.sent_tokens += shape.total_tokens
@@ -85,13 +89,15 @@ class Forwarding:
         self.forwarded[key] = self.forwarded.get(key, 0) + 1
         return best.desk
 
-    def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> bool:
+    def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, begun: bool) -> bool:
         """See `overflow.Peers`."""
-        return self._best(pool, left, shape, now_s) is not None
+        return self._best(pool, left, shape, now_s, begun) is not None
 
-    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes) -> bytes:
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, *, continues: bool) -> bytes:
         """See `overflow.Peers`."""
         lines = b"x-forebay-hop: %b\r\nx-forebay-hop-id: %b\r\n" % (self.hop_key, hop)
+        if continues:
+            lines += b"x-forebay-hop-continues: 1\r\n"
         if facts.authorization:
             lines += b"authorization: %b\r\n" % facts.authorization
         if patience_s < inf:
@@ -103,14 +109,14 @@ class Forwarding:
         calls = (place.calls.get(ticket) for place in self._desk.spills if place.peer)
         return any(call is not None and call.adopted(hop) for call in calls)
 
-    def _best(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> _Place | None:
+    def _best(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, begun: bool) -> _Place | None:
         """The place that is there for it with the shortest wait."""
         best: _Place | None = None
         for (name, _), place in self._places.items():
             admission = place.desk.admission
             assert isinstance(admission, SpillAdmission)
             usable = name == pool.name and place.told.replicas and place.desk.name not in left and admission.room(shape, now_s)
-            if usable and (best is None or place.wait_s < best.wait_s):
+            if usable and (place.continues or not begun) and (best is None or place.wait_s < best.wait_s):
                 best = place
         return best
 

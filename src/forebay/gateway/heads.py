@@ -22,6 +22,7 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"x-api-key",
     b"x-forebay-hop",
     b"x-forebay-hop-id",
+    b"x-forebay-hop-continues",
     b"x-not-upgraded",
     b"x-request-id",
 }
@@ -35,7 +36,19 @@ _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 class HeadFacts:
     """The meaning of one list of headers (without ``content-length``)."""
 
-    __slots__ = ("authorization", "caller", "coding", "expects", "forwarded", "hop", "hop_id", "known_to", "patience_s", "request_id")
+    __slots__ = (
+        "authorization",
+        "caller",
+        "coding",
+        "continues",
+        "expects",
+        "forwarded",
+        "hop",
+        "hop_id",
+        "known_to",
+        "patience_s",
+        "request_id",
+    )
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         own: dict[bytes, bytes] = {}
@@ -59,6 +72,8 @@ class HeadFacts:
         """What another gateway shows that forwards it…"""
         self.hop_id = own.get(b"x-forebay-hop-id", b"")
         """…and calls it."""
+        self.continues = b"x-forebay-hop-continues" in own
+        """It is the rest of an answer that the other gateway began, and counts."""
         self.expects = own.get(b"expect", b"").lower() == b"100-continue"
         """It waits for ``100 Continue`` before it sends the body."""
         self.coding = own.get(b"transfer-encoding", b"").lower()

@@ -117,7 +117,8 @@ class Link:
         self._writer = writer
         gateway = self._gateway
         self._greeted_s = self._clock.now_s()
-        await self._send(writer, hello(gateway.name, gateway.url, gateway.peering))
+        session = gateway.desk.shares.greets(self._greeted_s)
+        await self._send(writer, hello(gateway.name, gateway.url, gateway.peering, session))
         reporting = asyncio.ensure_future(self._report(writer))
         taking = asyncio.ensure_future(self._take(reader, writer))
         try:
@@ -178,7 +179,7 @@ class Link:
 
     async def _report(self, writer: asyncio.StreamWriter) -> None:
         while True:
-            await self._send(writer, self._gateway.snapshot())
+            await self._send(writer, self._gateway.report())
             await self._account(writer)
             await self._clock.sleep_until(self._clock.now_s() + SNAPSHOT_EVERY_S)
 

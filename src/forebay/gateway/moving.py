@@ -62,9 +62,11 @@ class Moving(Recovery):
     def overflowed(self, effect: Refuse) -> bool:
         """It is about to be refused, and admission has let go of it: whether it arrives elsewhere instead."""
         ways = self._home.ways
+        now_s = self._context.desk.clock.now_s()
+        if self._open and effect.why is Refusal.NO_REPLICAS:
+            return self._go_abroad(now_s)
         if ways is None or self._open or effect.why not in CONTENDED:
             return False
-        now_s = self._context.desk.clock.now_s()
         if self._pool is self._home:
             ways.refused(now_s)
             return self._leave(now_s, stuck=self._stuck or effect.why is Refusal.NO_REPLICAS)
@@ -88,9 +90,10 @@ class Moving(Recovery):
 
     def _elsewhere(self) -> bool:
         ways = self._home.ways
-        if ways is None or ways.peers is None or self._connection.by_peer or self._open or self._left:
+        if ways is None or ways.peers is None or self._connection.by_peer or self._left or (self._open and self._plan is None):
             return False
-        return ways.peers.would_take(self._home, (self._home.name,), self._estimate, self._context.desk.clock.now_s())
+        now_s = self._context.desk.clock.now_s()
+        return ways.peers.would_take(self._home, (self._home.name,), self._estimate, now_s, begun=self._open)
 
     def _to_peer(self, now_s: float, *, stuck: bool) -> bool:
         """To another gateway, unless one has forwarded it already, or its client's time is over."""
@@ -128,6 +131,20 @@ class Moving(Recovery):
         whole = not isinstance(request, LargeRequest) or request.ended
         self._arrive_at(place, request.body if whole else self._body, b"", now_s)
 
+    def _go_abroad(self, now_s: float) -> bool:
+        """No replica here goes on with its answer, whose rest is the body to be sent: whether another gateway is asked for that."""
+        ways, before = self._home.ways, self._pool
+        if ways is None or ways.peers is None or self._connection.by_peer or not (before is self._home or self._abroad):
+            return False
+        place = ways.peers.out(self._home, (*self._left, before.name), self._estimate, now_s, stuck=True, begun=True)
+        if place is None:
+            return False
+        self._left = (*self._left, before.name)
+        self._pool, self._abroad = place, True
+        waits = Waits(self._tier.longest_wait_s, self._patience_s, whole=False)
+        self._context.desk.move(before, place, self, self._tier, self._team, self._estimate, now_s, waits)
+        return True
+
     def _hop_lines(self) -> bytes:
         """See `recovery.Recovery`."""
         ways = self._home.ways
@@ -135,7 +152,9 @@ class Moving(Recovery):
         assert ways.peers is not None
         self._hop = ways.peers.counts.fresh(self.ticket)
         self._orphaned = False
-        return ways.peers.hop_lines(self._request.facts, self._patience_left_s(self._context.desk.clock.now_s()), self._hop)
+        # A client that has the beginning of its answer waits anew for more of it.
+        patience_s = self._patience_s if self._abroad else self._patience_left_s(self._context.desk.clock.now_s())
+        return ways.peers.hop_lines(self._request.facts, patience_s, self._hop, continues=self._abroad)
 
     def _take_back(self) -> None:
         """What was forwarded isn't the other gateway's to count any more."""

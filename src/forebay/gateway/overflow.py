@@ -72,21 +72,23 @@ class Peers(Protocol):
     forwarded: dict[tuple[str, str], int]
     """Requests by pool and gateway."""
 
-    def out(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, stuck: bool) -> PoolDesk | None:
+    def out(
+        self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, stuck: bool, begun: bool = False
+    ) -> PoolDesk | None:
         """Where a request of this shape is forwarded to that waits in ``pool``, if anywhere; not to one that it has ``left``.
 
-        ``stuck``: no replica of ours will take it, however long it waits.
+        ``stuck``: no replica of ours will take it, however long it waits. ``begun``: it is for the rest of an answer.
         """
         ...
 
-    def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float) -> bool:
+    def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, begun: bool) -> bool:
         """Whether there is a place for one that is stuck."""
         ...
 
     counts: HopCounts
 
-    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes) -> bytes:
-        """Header lines that go with it."""
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, *, continues: bool) -> bytes:
+        """Header lines that go with it. ``continues``: it is the rest of an answer that is counted here."""
         ...
 
     def adopts(self, ticket: int, hop: bytes) -> bool:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from forebay.admission.lessee import Ask, Effect, Lessee
+from forebay.admission.lessee import Ask, Effect, Lessee, State
 from forebay.domain.roster import Heard, Hello, Residue, Roster, RosterPool, RosterReplica
 from forebay.gateway.answers import JSON, ErrorReply, bad_request
 from forebay.gateway.desk import Desk
@@ -78,6 +78,8 @@ class Peering:
         self._leased: frozenset[str] = frozenset()
         """Addresses of replicas that may be used while the lease lasts."""
         self._may = False
+        self._shares = owner.desk.shares
+        self._shares.begin(owner.clock.now_s())
         self._timer: TimerHandle | None = None
         self._asking: set[asyncio.Task[None]] = set()
         owner.upstream = Fence(self)
@@ -112,6 +114,7 @@ class Peering:
         if heard.residues != self._residues:
             self._residues = heard.residues
             self._route()
+        self._shares.given(heard.shares, heard.said_s, self._roster.lease_s, self._owner.clock.now_s())
         self.renewed(heard.said_s, self._roster.lease_s)
 
     def holds(self) -> tuple[str, ...]:
@@ -148,7 +151,9 @@ class Peering:
                 self._route()
         if self._timer is not None:
             self._timer.cancel()
-        due_s = self.lessee.next_deadline_s()
+        lessee, lease_s = self.lessee, self._roster.lease_s
+        self._shares.good_until(lessee.until_s, lease_s, self._owner.clock.now_s(), yielded=lessee.state is State.YIELDED)
+        due_s = lessee.next_deadline_s()
         self._timer = None if due_s is None else self._owner.clock.call_at(due_s, self._due)
 
     def _due(self) -> None:
@@ -250,6 +255,6 @@ def _is_free(replica: RosterReplica, rest: Residue | None) -> bool:
     return rest.streams <= RESIDUE_MAX * capacity.sequences and rest.kv_tokens <= RESIDUE_MAX * capacity.kv_tokens
 
 
-def hello(name: str, url: str, peering: Peering | None) -> Hello:
+def hello(name: str, url: str, peering: Peering | None, session: float) -> Hello:
     """A gateway's first words."""
-    return Hello(name, url, () if peering is None else peering.holds())
+    return Hello(name, url, () if peering is None else peering.holds(), session, continues=bool(url))

@@ -132,15 +132,15 @@ class Recorded(CallState, ABC):
 
     def _recorded(self, outcome: Outcome, usage: Usage | None, now_s: float, reason: str = "") -> None:
         """It has ended: counted, and noted."""
-        context, pool, model = self._context, self._home if self._orphaned else self._pool, self._ask.model
+        context, pool, model = self._context, self._home if self._orphaned or self._abroad else self._pool, self._ask.model
         records = context.records
-        if pool.peer:  # it is counted where it was answered
+        if pool.peer or self._continues:  # it is counted where it was answered, or began
             self._meter.ended(outcome, usage)
         else:
             key = (self._team, model if model in pool.adapters else pool.model, self._meter.tier.name, pool.name)
             how = _ENDED_WELL if outcome is _COMPLETED else _HOW[outcome]
             queue_s, ended_s = self._queue_s if self._wait_counted else now_s - self._arrived_s, now_s + records.wall_offset_s
-            if self._connection.by_peer or self._orphaned:
+            if (self._connection.by_peer or self._orphaned) and not self._abroad:
                 count = partial(_counted, self._meter, outcome, context.usage.count, key, how, usage, queue_s, ended_s)
                 self._count_once(how, reason, count)
             else:
@@ -179,6 +179,11 @@ class Recorded(CallState, ABC):
         if slow or self._sampled:
             more = self._why or self._tried or self._continued
             records.leaving.add(one if not more else self._record("finished", outcome.value, usage, now_s), now_s, slow)
+
+    @property
+    def _continues(self) -> bool:
+        """It is the rest of an answer that another gateway began."""
+        return self._connection.by_peer and self._request.facts.continues
 
     def _count_once(self, how: How, reason: str, count: Count) -> None:
         """It was forwarded, here or from here: count it, unless the gateway at the other end of the hop does."""

@@ -22,7 +22,8 @@ def over_limit_reply(over: OverCap, speed: float, chance: random.Random) -> tupl
     """The same, and a header line more that says so where coming back won't help."""
     answer, wait_s = ANSWERS[Refusal.OVER_LIMIT], over.retry_after_s
     kind = "tokens" if "tokens" in over.cap else "requests"
-    message = f"{answer.message[:-1]} of {over.limit} {over.cap.replace('_', ' ')}."
+    share = "" if over.share is None else f" ({over.share} of them at this gateway)"
+    message = f"{answer.message[:-1]} of {over.limit} {over.cap.replace('_', ' ')}{share}."
     if wait_s is None:
         return ErrorReply(answer.status, kind, answer.code, f"{message} This request alone is larger."), NO_RETRY
     return ErrorReply(answer.status, kind, answer.code, message, retry_after_s=retry_after_real_s(wait_s, speed, chance)), b""

@@ -19,7 +19,7 @@ from forebay.gateway.asking import asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
-from forebay.gateway.meters import Outcome
+from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.moving import Moving
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS, Waits
 from forebay.gateway.recorded import refused_a_stranger
@@ -61,6 +61,8 @@ class Call(Moving):
             self._ask_more()
         self._context.retries.arrived_total += 1
         if self._connection.by_peer:  # counted where it came in
+            if self._continues:
+                self._meter = TierMeter(self._pool.name, tier, 0.0)  # all of it there, so this is shown nowhere
             waits = Waits(tier.longest_wait_s, patience_s, not self._ask.stream)
             self._context.desk.move(self._pool, self._pool, self, tier, self._team, shape, now_s, waits, prefix)
         else:

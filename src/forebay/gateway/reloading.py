@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from forebay.admission.quotas import Quota
 from forebay.domain.errors import BadInput
 from forebay.gateway.desk import Desk
 from forebay.spec.types import Model, Pool, Spec, TeamLimits, Tier
@@ -39,7 +38,7 @@ def apply(after: Spec, desk: Desk) -> None:
     quotas = {}
     for team in after.teams:
         if team.limits != TeamLimits():
-            quota = quotas[team.name] = desk.quotas.get(team.name) or Quota(team.limits)
+            quota = quotas[team.name] = desk.quotas.get(team.name) or desk.shares.quota(team.limits)
             quota.use(team.limits, desk.clock.now_s())
     desk.quotas.clear()
     desk.quotas.update(quotas)

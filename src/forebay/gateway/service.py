@@ -9,6 +9,8 @@ import ssl
 from collections.abc import Mapping
 from functools import partial
 
+import msgspec
+
 from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
@@ -190,6 +192,7 @@ class Gateway(Duties):
             if roster.leased and self.peering is None:
                 self.peering = Peering(self)
             if self.peering is None:
+                self.desk.shares.end(self.clock.now_s())
                 self.desk.apply(roster.pools)
             else:
                 self.peering.apply(roster)
@@ -208,6 +211,11 @@ class Gateway(Duties):
     def snapshot(self) -> Snapshot:
         """Lanes, what is in flight, and counters, now."""
         return Snapshot(self.name, self.clock.now_s(), self._roster.term, self._roster.version, self.desk.loads())
+
+    def report(self) -> Snapshot:
+        """The same for the controller, with the limits of teams where it divides them."""
+        snapshot, shares = self.snapshot(), self.desk.shares.report(self.clock.now_s())
+        return snapshot if shares is None else msgspec.structs.replace(snapshot, shares=shares)
 
     @property
     def direct(self) -> set[Direct]:

@@ -222,7 +222,7 @@ KEY = Record(
 )
 TEAM_LIMITS = Record(
     "team limits",
-    "What a team may have of one gateway, over all pools; more gets 429 at once. Without one there is no limit but fairness.",
+    "What a team may have, over all pools and gateways; more gets 429 at once. Without one there is no limit but fairness.",
     (
         Field("requests_per_minute", Whole(1, _COUNT, 600), "Requests that come in a minute.", "requests_per_minute"),
         Field("tokens_per_minute", Whole(1, _COUNT, 200_000), "Prompt and output tokens in a minute.", "tokens_per_minute"),

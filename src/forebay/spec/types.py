@@ -53,7 +53,7 @@ class Tier(msgspec.Struct, frozen=True):
 
 
 class TeamLimits(msgspec.Struct, frozen=True):
-    """What a team may have of one gateway, over all pools; None: as much as it gets. Tokens are prompt and output."""
+    """What a team may have, over all pools and gateways; None: as much as it gets. Tokens are prompt and output."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None

@@ -34,6 +34,7 @@ class Several:
         self.engines = [FakeEngine(script) for script in scripts]
         self.ports = {}
         self.version = 0
+        self.continues = True
         self.clients = []
 
     async def start(self):
@@ -55,7 +56,7 @@ class Several:
             self.gateways[name].apply(self.roster)
             self.heard(name)
 
-    def heard(self, name, waits_s=None, residues=()):
+    def heard(self, name, waits_s=None, residues=(), shares=None):
         """The controller answers ``name``."""
         paces = dict.fromkeys(self.gateways, 0.0)
         counts = dict.fromkeys(self.gateways, 0)
@@ -64,11 +65,11 @@ class Several:
                 paces[replica.gateway] += replica.capacity.decode_tokens_per_s
                 counts[replica.gateway] += 1
         peers = tuple(
-            Peer(other, gateway.url, (PeerPool("chat", counts[other], (waits_s or {}).get(other, 0.0), paces[other]),))
+            Peer(other, gateway.url, (PeerPool("chat", counts[other], (waits_s or {}).get(other, 0.0), paces[other]),), self.continues)
             for other, gateway in self.gateways.items()
             if other != name
         )
-        self.gateways[name].peering.heard(Heard(self.clock.now_s(), KEY, peers, residues))
+        self.gateways[name].peering.heard(Heard(self.clock.now_s(), KEY, peers, residues, shares))
 
     async def client(self, name, hops=False):
         port = int(self.gateways[name].url.rpartition(":")[2]) if hops else self.ports[name]

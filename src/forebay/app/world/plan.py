@@ -85,6 +85,8 @@ def draw(seed: int, gateways: int = 1) -> Plan:
     shape = random.Random(f"{seed}/shape")
     profile = _profile(shape)
     spec = msgspec.structs.replace(_spec(shape, profile), gateways=gateways)
+    if gateways > 1:
+        spec = _limited(spec)
     events = _events(seed, ties) + (_events_of_several(seed, ties) if gateways > 1 else ())
     return Plan(seed, ties, spec, profile, _wishes(seed, ties), events)
 
@@ -141,6 +143,13 @@ def _spec(chance: random.Random, profile: Profile) -> Spec:
         ),
         limits=Limits(idle_s=30.0, total_s=200.0, drain_s=60.0),
     )
+
+
+def _limited(spec: Spec) -> Spec:
+    """With limits of every kind, which gateways share."""
+    first, heavy = spec.teams
+    limits = TeamLimits(requests_per_minute=60, tokens_per_minute=12_000, requests_in_flight=24, tokens_in_flight=5000)
+    return msgspec.structs.replace(spec, teams=(first, msgspec.structs.replace(heavy, limits=limits)))
 
 
 def _wishes(seed: int, ties: bool) -> tuple[Wish, ...]:

@@ -12,6 +12,7 @@ from forebay.app import wiring
 from forebay.app.world.clients import Answer, Told, send
 from forebay.app.world.fleet import WorldFleet
 from forebay.app.world.fronts import Front, excused, shared
+from forebay.app.world.limits import LimitsWatch
 from forebay.app.world.plan import MODEL, WORLD_S, Event, Plan, Trouble, draw
 from forebay.app.world.promises import Broken, WatchedPolicy, at_the_end, bill, each_second
 from forebay.controller.channel import Channel
@@ -94,11 +95,13 @@ class World:
 
     async def watch(self) -> None:
         """Check each second; a controller that died is a broken promise."""
+        limits = LimitsWatch(self.plan.spec, self.clock.now_s())
         while True:
             await self.clock.sleep_until(self.clock.now_s() + 1.0)
             for front in self.fronts:
                 self.broken += each_second(front.gateway, self.clock.now_s())
             self.broken += shared(self.fronts, self.clock.now_s())
+            self.broken += limits.each_second(self.fronts, self.clock.now_s())
             if self.controller is not None:
                 self.controller.retreat.check()
                 if self.controller.leasing is not None:
