@@ -3,7 +3,9 @@
 Each answer of the controller renews the lease, counted from when the question was sent, by the gateway's own clock alone; it is over
 for the gateway well before it is for the controller. A gateway whose lease runs out asks the others. Where one of them hears the
 controller, the controller lives and will give the replicas away: they are used no more. Where none does, nobody can give
-anything away, and the leases stand for as long as that is so: a fleet without its controller goes on serving.
+anything away, and the leases stand for as long as that is so: a fleet without its controller goes on serving. One that finds out
+too late that its time was over (its process was stopped) asks nobody: what it held may have been given away by a controller that has
+died since, of which nobody will tell.
 
 Calls in, effects out, no I/O; times are world seconds and never go backwards.
 """
@@ -21,6 +23,9 @@ FRESH_FRACTION = 0.3
 ASK_FRACTION = 0.1
 """How long answers are waited for, and how often is asked while leases stand, which they do for a few of these at a time."""
 STAND_ASKS = 2.5
+LATE_FRACTION = 0.25
+"""So much later than it was due, and a gateway was stopped. What it held is not given away by then, at any pace of its clock: not within
+0.4 of the end of a lease that was held, nor within a whole one of the last time that nobody heard the controller."""
 
 
 class State(StrEnum):
@@ -35,7 +40,7 @@ class State(StrEnum):
     STANDING = "standing"
     """Nobody hears the controller: used on."""
     YIELDED = "yielded"
-    """Another one hears it: not used until it answers here too."""
+    """Another one hears it, or this one was stopped for too long: not used until it answers here too."""
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
@@ -85,6 +90,8 @@ class Lessee:
 
     def advance(self, now_s: float) -> list[Effect]:
         """Everything that is due."""
+        if self._stopped(now_s):
+            return self._yielded()
         effects: list[Effect] = []
         if self.state in {State.HELD, State.STANDING} and now_s >= self.until_s:
             self.state = State.ASKING
@@ -104,16 +111,23 @@ class Lessee:
 
     def told(self, peer: str, heard_ago_s: float | None, now_s: float) -> list[Effect]:
         """``peer`` heard the controller so long ago; None: it can't be reached, or never did."""
-        if peer not in self._awaited or self.state not in {State.ASKING, State.STANDING}:
+        if peer not in self._awaited or self.state not in {State.ASKING, State.STANDING} or self._stopped(now_s):
             return self.advance(now_s)
         if heard_ago_s is not None and heard_ago_s <= FRESH_FRACTION * self._lease_s:
-            used = self.state is State.STANDING
-            self.state, self.until_s = State.YIELDED, -math.inf
-            self._awaited.clear()
-            self._ask_at_s = self._answer_by_s = math.inf
-            return [Use(False)] if used else []
+            return self._yielded()
         self._awaited.discard(peer)
         return self._stand(now_s) if not self._awaited else self.advance(now_s)
+
+    def _stopped(self, now_s: float) -> bool:
+        due_s = self.next_deadline_s()
+        return due_s is not None and now_s - due_s > LATE_FRACTION * self._lease_s
+
+    def _yielded(self) -> list[Effect]:
+        used = self.state in {State.HELD, State.STANDING}
+        self.state, self.until_s = State.YIELDED, -math.inf
+        self._awaited.clear()
+        self._ask_at_s = self._answer_by_s = math.inf
+        return [Use(False)] if used else []
 
     def _ask(self, now_s: float) -> Effect:
         self._answer_by_s = now_s + self._ask_s

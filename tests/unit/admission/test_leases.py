@@ -215,11 +215,20 @@ def test_alone_leases_stand_at_once(lessee):
     assert lessee.asked([], 9.0) == [Use(True)]
 
 
-def test_a_gateway_that_was_stopped_while_its_leases_stood_asks_before_it_uses_them(lessee):
+def test_a_gateway_that_was_stopped_for_a_moment_while_its_leases_stood_asks_before_it_uses_them(lessee):
     lessee.advance(9.0)
     lessee.asked([], 9.0)
     assert lessee.until_s < 14.0
-    assert lessee.advance(80.0) == [Use(False), Ask()]
+    assert lessee.advance(lessee.until_s + 0.1) == [Use(False), Ask()]
+
+
+def test_a_gateway_that_was_stopped_for_long_while_its_leases_stood_uses_nothing_before_the_controller_answers(lessee):
+    lessee.advance(9.0)
+    lessee.asked([], 9.0)
+    assert lessee.advance(80.0) == [Use(False)]
+    assert lessee.state is State.YIELDED
+    assert lessee.advance(200.0) == []
+    assert lessee.renewed(200.0, 15.0, 200.1) == [Use(True)]
 
 
 def test_a_yielded_lease_does_not_stand_when_the_controller_dies_later(lessee):

@@ -265,3 +265,25 @@ class World(RuleBasedStateMachine):
 
 class TestWorld(World.TestCase):
     settings = settings(max_examples=12, stateful_step_count=20, deadline=None)
+
+
+def test_a_gateway_that_was_stopped_past_its_lease_uses_nothing_though_the_controller_died_since():
+    """What it held was given away while it was stopped; then the controller dies, so nobody has heard it when the gateway wakes."""
+    world = World()
+    world.begin(2, (1.0, 1.0, 1.0), (LATENCIES_S[0],) * 3, True, Drawn(2))
+    for step in (lambda: world.stop_for_a_while("a", 60.0), world.crash_controller, lambda: None):
+        world.pass_time(40.0)
+        step()
+    world.pass_time(40.0)
+    assert world.gateways["a"].uses(world.now_s) == set()
+    assert world.gateways["b"].uses(world.now_s) == set(world.replicas)
+
+
+class Drawn:
+    """Stands for what hypothesis draws: always ``value``."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def draw(self, strategy):
+        return self.value
