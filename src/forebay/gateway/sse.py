@@ -104,6 +104,19 @@ class EventStream(Takes):
         self.trouble: Trouble | None = None
         """Set: nothing more will be returned, and the caller ends the stream."""
 
+    @property
+    def usual(self) -> bool:
+        """Its usual event is known, and nothing else is begun: somebody else may go on with it (`handing`)."""
+        return self._plain and self._text_start > 0
+
+    def go_on(self) -> None:
+        """It is one that somebody else has begun, at its first content or after, and all before that is sent."""
+        self.opened = True
+        self._plain = self._passes
+
+    def came_back(self, running: bytes) -> None:
+        """Somebody else has gone on with it for a while; ``running``: the last event that told usage, where one did."""
+
     def attach(self, write: Data, attend: Attend, report: Callable[[], None]) -> Sink:
         """The function that takes the stream's reads: it writes the usual ones itself, and leaves the others to ``attend``."""
         self._write = write

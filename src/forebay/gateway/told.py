@@ -10,7 +10,7 @@ import re
 import msgspec
 
 from forebay.domain.shape import Usage
-from forebay.gateway.asking import Wants
+from forebay.gateway.asking import NOTHING, Wants
 from forebay.gateway.continuing import Translation
 from forebay.gateway.emitted import Emitted, Opening, decode_opening
 from forebay.gateway.events import Event, complete_bytes, data_of, decode_event, without_ids, without_usage
@@ -56,6 +56,26 @@ class ToldStream(EventStream):
         self._ready = False  # nothing stands against events passing
         self._event_end = b""  # from what varies on
         self._joint = self._joint_shown = b""  # from what varies to the next event's text; as the client gets it, from text to text
+
+    @property
+    def usual(self) -> bool:
+        """See `sse.EventStream`."""
+        return super().usual if self._untold else self._ready and self._would_pass
+
+    @property
+    def tells(self) -> Wants:
+        """What it is told and the client is not; nothing where its engine has turned out to tell nothing."""
+        return NOTHING if self._untold else self._wants
+
+    @property
+    def running(self) -> bytes:
+        """The last event that told usage."""
+        return self._running
+
+    def came_back(self, running: bytes) -> None:
+        """See `sse.EventStream`."""
+        self._ready = False
+        self._running = running or self._running
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
         """What isn't taken: plain events, one or more, or whatever else came."""
