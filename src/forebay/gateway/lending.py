@@ -15,10 +15,14 @@ from forebay.ports.crew import Crew, Line
 
 STREAMS_PER_WORKER_MAX = 5000
 """Further ones stay with the owner."""
-SETTLE_REAL_S = 0.002
+SETTLE_REAL_S = 0.005
 """From a stream's report to its being lent: by then what was written of it is sent."""
 SILENT_REAL_S = 15.0
 """A worker that says nothing for so long is ended."""
+
+
+Reclaim = Callable[[asyncio.Transport], None]
+"""Reads again from a connection that was lent."""
 
 
 class Carriable(Protocol):
@@ -36,15 +40,15 @@ class Carriable(Protocol):
         """Whether its client reads too slowly."""
         ...
 
-    def came_back(self, back: Back, from_client: bytes, from_engine: bytes, reclaim: Callable[[asyncio.Transport], None]) -> None:
+    def came_back(self, back: Back, from_client: bytes, from_engine: bytes, reclaim: Reclaim) -> None:
         """It is the owner's again, with what was read and not handled; ``reclaim`` reads on."""
         ...
 
-    def left(self) -> None:
+    def left(self, reclaim: Reclaim) -> None:
         """Its client has."""
         ...
 
-    def lost(self, why: str) -> None:
+    def lost(self, why: str, reclaim: Reclaim) -> None:
         """Nobody knows how far it came."""
         ...
 
@@ -182,7 +186,7 @@ class Lending:
     def _ended(self, lent: Lent, news: Back | Gone) -> None:
         lent.call.gone_on(news.count)
         if isinstance(news, Gone):
-            lent.call.left()
+            lent.call.left(self._crew.reclaim)
             return
         lent.call.came_back(news, lent.from_client, lent.from_engine, self._crew.reclaim)
         for then in lent.then:
@@ -195,5 +199,5 @@ class Lending:
         streams = list(post.lent.values()) if post is not None else []
         self.streams_lost += len(streams)
         for lent in streams:
-            lent.call.lost(f"The relay process that carried the answer {why}.")
+            lent.call.lost(f"The relay process that carried the answer {why}.", self._crew.reclaim)
         self._tell("relay_worker_lost", f"{line.name} {why}; {len(streams)} streams ended with it")

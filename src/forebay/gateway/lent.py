@@ -11,7 +11,7 @@ from functools import partial
 
 from forebay.admission.effects import Refuse
 from forebay.gateway.handing import Back, Count, Take
-from forebay.gateway.lending import Lending
+from forebay.gateway.lending import Lending, Reclaim
 from forebay.gateway.meters import Outcome
 from forebay.gateway.moving import Moving
 from forebay.gateway.sse import EventStream
@@ -156,7 +156,7 @@ class LentCall(Moving, ABC):
 
     # -- coming back --------------------------------------------------------------------------------------------------
 
-    def came_back(self, back: Back, from_client: bytes, from_engine: bytes, reclaim: Callable[[asyncio.Transport], None]) -> None:
+    def came_back(self, back: Back, from_client: bytes, from_engine: bytes, reclaim: Reclaim) -> None:
         """See `lending.Carriable`."""
         stream, emitted, exchange, connection = self._stream, self._emitted, self._exchange, self._connection
         self._lent = None
@@ -175,15 +175,17 @@ class LentCall(Moving, ABC):
             connection.data_received(from_client)
         exchange.reclaimed(from_engine, reclaim)
 
-    def left(self) -> None:
+    def left(self, reclaim: Reclaim) -> None:
         """See `lending.Carriable`."""
         self._lent = None
+        reclaim(self._connection.transport)
         self._connection.abort()
 
-    def lost(self, why: str) -> None:
+    def lost(self, why: str, reclaim: Reclaim) -> None:
         """See `lending.Carriable`. What the client has is unknown: it can be told nothing more."""
         self._lent = None
         self._why = why
+        reclaim(self._connection.transport)
         self._end(Outcome.TRUNCATED, self._counted_usage())
         self._context.truncated(self._pool.name, why)
         self._connection.abort()
