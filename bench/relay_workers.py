@@ -38,9 +38,12 @@ async def gateway_main(engine_port: int, workers: int) -> None:
     roster = static_roster(spec)
     gateway.apply(type(roster)(roster.term, roster.version, roster.lease_s, tuple(base._wide(pool) for pool in roster.pools)))
     port = await gateway.start("127.0.0.1", 0)
-    async with asyncio.timeout(READY_S):
-        while gateway.lending is not None and gateway.lending.workers < workers:
-            await asyncio.sleep(0.05)
+    for _ in range(int(READY_S / 0.05)):
+        if gateway.lending is None or gateway.lending.workers == workers:
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise SystemExit("the workers have not started")
     process.settle()
     print(port, flush=True)
     await asyncio.Event().wait()
