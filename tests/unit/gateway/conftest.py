@@ -71,7 +71,7 @@ class Front:
             engine.stop()
 
 
-async def _start(
+async def started(
     *scripts: Script,
     spec: Spec = SPEC,
     speed: float = 1.0,
@@ -79,6 +79,7 @@ async def _start(
     capacity: Capacity = CAPACITY,
     workers: int | None = None,
 ) -> Front:
+    """A gateway with an engine for each script."""
     if limits is not None:
         spec = msgspec.structs.replace(spec, limits=limits)
     clock, sink = LoopClock(speed), ListSink()
@@ -99,7 +100,7 @@ def world():
 
     def go(test: Callable[[Front], Awaitable[None]], *scripts: Script, seed: int | None = None, **options: object) -> None:
         async def main() -> None:
-            front = await _start(*scripts, **options)
+            front = await started(*scripts, **options)
             await test(front)
             await front.finish()
 
