@@ -42,6 +42,8 @@ PART_BYTES_MAX = 64 * 1024
 """Of a chunk that is not complete."""
 PENDING_BYTES_MAX = 256 * 1024
 """Of token ids that are reasoning: of more, the owner keeps the count."""
+UNSURE_BYTES_MAX = 4096
+"""Of ids of one event that would tell, if asked for, whether the answer can be continued."""
 NEVER = 1 << 62
 """A number of events that no stream comes to."""
 _OPEN_END = b'"finish_reason":null'
@@ -270,7 +272,8 @@ class Carried:
             ids.clear()
             self._known = pending_bytes = len(pending)
             if self._told is not None and self._told.running != self._running:
-                running = self._running = self._told.running
+                self._running = self._told.running
+                running = self._running if len(self._running) <= PIECE_BYTES_MAX else b""
         counts = []
         while len(tokens) > PIECE_BYTES_MAX:  # ids are told to be pending until the last of them
             counts.append(Count(self.number, 0, 0, tokens[:PIECE_BYTES_MAX], NEVER))
@@ -313,7 +316,11 @@ class Carried:
         for from_client, data in ((True, self.client_bytes), (False, self._rest)):
             for at in range(0, len(data), PIECE_BYTES_MAX):
                 owner.send(encode(Piece(self.number, from_client, data[at : at + PIECE_BYTES_MAX])))
-        owner.send(encode(Back(count) if emitted is None else Back(count, emitted.exact, emitted.reasons, emitted.doubted)))
+        if emitted is None:
+            owner.send(encode(Back(count)))
+            return
+        unsure = emitted.doubted if len(emitted.doubted) <= UNSURE_BYTES_MAX else b""
+        owner.send(encode(Back(count, emitted.exact, emitted.reasons, unsure)))
 
     def end(self) -> None:
         """It is not here any more."""
@@ -348,8 +355,13 @@ class Worker:
     def told(self, packet: bytes, ends: Ends | None) -> None:
         """See `ports.crew.Helper`."""
         order = decode_order(packet)
+        if isinstance(order, Take) and ends is None:
+            # This process may open no more files: the connections have not come along.
+            count = Count(order.number, pending_bytes=len(order.pending))
+            self.owner.send(encode(Back(count, order.exact, order.reasons, order.unsure)))
+            return
         if isinstance(order, Take):
-            assert ends is not None, "a stream comes with its connections"
+            assert ends is not None
             self.buffer_bytes_max = order.client_buffer_bytes_max
             self.streams[order.number] = Carried(self, order, ends)
             return

@@ -11,14 +11,14 @@ from typing import Protocol
 
 from forebay.gateway.handing import Back, Count, Drop, Gone, Piece, Ready, Recall, Report, Slow, Take, decode_news, encode
 from forebay.ports.clock import Clock
-from forebay.ports.crew import Crew, Line
+from forebay.ports.crew import PACKET_BYTES_MAX, Crew, Line
 
 STREAMS_PER_WORKER_MAX = 5000
 """Further ones stay with the owner."""
 SETTLE_REAL_S = 0.005
 """From a stream's report to its being lent: by then what was written of it is sent."""
-SILENT_REAL_S = 15.0
-"""A worker that says nothing for so long is ended."""
+SILENT_SWEEPS_MAX = 15
+"""A worker of which nothing is heard in so many seconds, each of them one in which this process ran, is ended."""
 
 
 Reclaim = Callable[[asyncio.Transport], None]
@@ -69,10 +69,10 @@ class Lent:
 class Post:
     """What is known of one worker that has started."""
 
-    __slots__ = ("heard_s", "lent")
+    __slots__ = ("lent", "silent_sweeps")
 
-    def __init__(self, now_s: float) -> None:
-        self.heard_s = now_s
+    def __init__(self) -> None:
+        self.silent_sweeps = 0
         self.lent: dict[int, Lent] = {}
 
 
@@ -124,7 +124,8 @@ class Lending:
         take, client, engine = settled
         self._number += 1
         take.number = self._number
-        if not line.lend(encode(take), client, engine):
+        packet = encode(take)
+        if len(packet) > PACKET_BYTES_MAX or not line.lend(packet, client, engine):
             return None
         self.lent_total += 1
         lent = self._posts[line].lent[take.number] = Lent(take.number, call, line)
@@ -145,10 +146,10 @@ class Lending:
             lent.line.kill()
 
     def sweep(self) -> None:
-        """End workers that say nothing any more."""
-        now_s = self._clock.now_s()
+        """Once a second: end workers that say nothing any more."""
         for line, post in list(self._posts.items()):
-            if now_s - post.heard_s > SILENT_REAL_S * self._clock.speed:
+            post.silent_sweeps += 1
+            if post.silent_sweeps > SILENT_SWEEPS_MAX:
                 line.kill()
 
     # -- workers ------------------------------------------------------------------------------------------------------
@@ -156,14 +157,13 @@ class Lending:
     def told(self, line: Line, packet: bytes) -> None:
         """See `ports.crew.Overseer`."""
         news = decode_news(packet)
-        now_s = self._clock.now_s()
         if isinstance(news, Ready):
-            self._posts[line] = Post(now_s)
+            self._posts[line] = Post()
             return
         post = self._posts.get(line)
         if post is None:
             return  # it is being closed
-        post.heard_s = now_s
+        post.silent_sweeps = 0
         if isinstance(news, Report):
             for count in news.counts:
                 lent = post.lent.get(count.number)

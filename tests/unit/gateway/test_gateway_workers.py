@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from test_gateway_any_reads import EXAMPLES, LAST_CHUNK, answers, chunk, cut_anyhow, in_other_chunks
 
 from forebay.gateway.handing import Recall, encode
-from forebay.gateway.lending import SILENT_REAL_S
+from forebay.gateway.lending import SILENT_SWEEPS_MAX
 from forebay.gateway.lent import EARLY_MAX
 from forebay.gateway.shutting import cut
 from forebay.spec.types import EngineKind, Limits
@@ -507,7 +507,7 @@ def test_a_worker_that_says_nothing_is_ended(world):
         await until(lambda: lent_now(front) == 1)
         (line,) = front.crew.lines
         line.helper.close()  # it hangs: no report any more
-        await asyncio.sleep(SILENT_REAL_S + 2)
+        await asyncio.sleep(SILENT_SWEEPS_MAX + 2)
         assert not line.alive
         assert not (await task).complete
 

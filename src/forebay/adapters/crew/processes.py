@@ -1,7 +1,6 @@
 """The owner's side: each worker is a child process, and what ends is started again after a growing delay."""
 
 import asyncio
-import contextlib
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -15,6 +14,8 @@ HEALTHY_AFTER_S = 30.0
 """Who has lived for so long is started again at once when it ends, as the first time."""
 END_S = 2.0
 """A worker has so long to end by itself when its owner closes."""
+REAP_S = 0.1
+"""What has closed its end of the line is dying, and waited for so long; else it is looked at when the next one is started."""
 POLL_S = 0.01
 
 
@@ -117,11 +118,13 @@ class _Place:
         self._backoff_s = BACKOFF_S_MIN
         self._started_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._unreaped: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         """Start a process. Where the machine refuses, that counts as one that ended at once."""
         loop = asyncio.get_running_loop()
         self._timer = None
+        self._unreaped = [process for process in self._unreaped if process.poll() is None]
         self._started_s = loop.time()
         try:
             own, other = pair()
@@ -156,9 +159,11 @@ class _Place:
         why = "ended"
         if process is not None:
             process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = process.wait(END_S)
+            try:
+                code = process.wait(REAP_S)
                 why = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            except subprocess.TimeoutExpired:
+                self._unreaped.append(process)
         if asyncio.get_running_loop().time() - self._started_s > HEALTHY_AFTER_S:
             self._backoff_s = BACKOFF_S_MIN
         self._again()

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Sequence
 
 from forebay.adapters.upstream import HttpUpstream
-from forebay.app.world.clients import Answer, Told, Wish
+from forebay.app.world.clients import CUT, CUT_OFF, Answer, Told, Wish
 from forebay.app.world.plan import Event, Plan, Trouble
 from forebay.app.world.promises import Broken
 from forebay.gateway.carrying import Worker
@@ -164,7 +164,8 @@ def lost_with_workers(answers: Iterable[Answer], wishes: Sequence[Wish], fronts:
     cut = 0
     for answer, wish in zip(answers, wishes, strict=True):
         kills_s = fronts[wish.number % len(fronts)].kills_s
-        if wish.stream and answer.told is Told.LIED and any(at_s <= answer.ended_s <= at_s + CLOSED_S for at_s in kills_s):
+        cut_off = wish.stream and answer.told is Told.LIED and answer.detail.startswith((CUT, CUT_OFF))
+        if cut_off and any(at_s <= answer.ended_s <= at_s + CLOSED_S for at_s in kills_s):
             answer = Answer(answer.number, Told.GONE, 0, "its relay worker was killed", answer.ended_s)
             cut += 1
         judged.append(answer)
