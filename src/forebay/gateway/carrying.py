@@ -6,7 +6,6 @@ batches. It holds no more of a stream than a part of a chunk, and what its clien
 """
 
 import asyncio
-import re
 from collections.abc import Callable
 
 from forebay.domain.chunks import CHUNK_SIZES
@@ -29,6 +28,7 @@ from forebay.gateway.handing import (
 )
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ToldStream
+from forebay.gateway.typed import TypedStream
 from forebay.native import Reads
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.ports.crew import Ends, Owner
@@ -46,9 +46,6 @@ UNSURE_BYTES_MAX = 4096
 """Of ids of one event that would tell, if asked for, whether the answer can be continued."""
 NEVER = 1 << 62
 """A number of events that no stream comes to."""
-_OPEN_END = b'"finish_reason":null'
-_STRANGE = re.compile(rb'"error"|"prompt_token_ids"\s*:\s*\[|"(?:tool_calls|function_call)"\s*:\s*(?!null|\[\]|\{\})')
-"""What may stand in an event that is no plain one, though its answer goes on. Inside a string each quotation mark is escaped."""
 
 
 def whole_chunks(data: bytes) -> tuple[int, list[bytes], bool]:
@@ -168,7 +165,9 @@ class Carried:
         self._clogged = self.leaving = self.over = False
         self._tells = take.wants_running_usage
         self._emitted = self._told = None
-        if take.told:
+        if take.typed:
+            self.stream = TypedStream(True, True)
+        elif take.told:
             self._emitted = emitted = Emitted()
             emitted.pending += take.pending
             emitted.go_on_from(take.exact, take.reasons, take.unsure)
@@ -240,13 +239,7 @@ class Carried:
     def _attend(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         """What the stream doesn't know as plain: events of an answer that goes on, or something that is not for a worker."""
         stream = self.stream
-        usual = (
-            body.endswith(b"\n\n")
-            and body.count(_OPEN_END) == body.count(b"\n\n")
-            and (self._tells or body.find(b'_tokens"') < 0)
-            and _STRANGE.search(body) is None
-        )
-        if not usual:
+        if not (body.endswith(b"\n\n") and stream.goes_on(body)):
             stream.wire_bytes -= len(wire)
             self._rest = wire + self._rest
             self.leave()
@@ -317,7 +310,8 @@ class Carried:
             for at in range(0, len(data), PIECE_BYTES_MAX):
                 owner.send(encode(Piece(self.number, from_client, data[at : at + PIECE_BYTES_MAX])))
         if emitted is None:
-            owner.send(encode(Back(count)))
+            last = self.stream.last if isinstance(self.stream, TypedStream) else b""
+            owner.send(encode(Back(count, last=last if len(last) <= PIECE_BYTES_MAX else b"")))
             return
         unsure = emitted.doubted if len(emitted.doubted) <= UNSURE_BYTES_MAX else b""
         owner.send(encode(Back(count, emitted.exact, emitted.reasons, unsure)))

@@ -21,6 +21,8 @@ class Take(msgspec.Struct, array_like=True, tag="take"):
     client_buffer_bytes_max: int
     told: bool = False
     """Its engine tells what the client did not ask for (`told.ToldStream`); else it passes as it comes."""
+    typed: bool = False
+    """Its events name their type (`typed.TypedStream`)."""
     wants_running_usage: bool = False
     wants_ids: bool = False
     pending: bytes = b""
@@ -89,6 +91,8 @@ class Back(msgspec.Struct, array_like=True, tag="back", frozen=True):
     exact: bool = False
     reasons: str = ""
     unsure: bytes = b""
+    last: bytes = b""
+    """The last event, of a stream whose events name their type."""
 
 
 class Gone(msgspec.Struct, array_like=True, tag="gone", frozen=True):

@@ -1,6 +1,6 @@
 """A call whose stream a relay worker carries for a while: what it does meanwhile is to have it back first.
 
-Only usual streams are lent, of chat and completions, on their first replica, over plain connections. All that can be asked of a call
+Only usual streams are lent, on their first replica, over plain connections. All that can be asked of a call
 while its stream is away is answered here; what ends the call at once just drops it.
 """
 
@@ -16,6 +16,7 @@ from forebay.gateway.meters import Outcome
 from forebay.gateway.moving import Moving
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ToldStream
+from forebay.gateway.typed import TypedStream
 
 LEND_EVENTS = 4
 """So many events of content, and a stream may be lent."""
@@ -23,7 +24,7 @@ WORTH_EVENTS = 64
 """A stream that comes back before so many events were carried came back early…"""
 EARLY_MAX = 3
 """…and one that has done so this often stays."""
-CARRIED = (EventStream, ToldStream)
+CARRIED = (EventStream, ToldStream, TypedStream)
 """Kinds of streams that workers know; not what is derived of them."""
 PENDING_BYTES_MAX = 16 * 1024
 """Of ids that are reasoning, in the packet by which a stream is lent."""
@@ -62,7 +63,7 @@ class LentCall(Moving, ABC):
         client, engine = connection.lendable(), exchange.lendable()
         if client is None or engine is None:
             return None
-        take = Take(0, self._context.limits.client_buffer_bytes_max)
+        take = Take(0, self._context.limits.client_buffer_bytes_max, typed=type(stream) is TypedStream)
         if isinstance(stream, ToldStream):
             emitted, tells = stream.emitted, stream.tells
             if emitted.stops is not None or len(emitted.pending) > PENDING_BYTES_MAX:
@@ -169,7 +170,7 @@ class LentCall(Moving, ABC):
                 self._context.lending.early_total += 1
         if emitted is not None:
             emitted.go_on_from(back.exact, back.reasons, back.unsure)
-        stream.came_back(b"")
+        stream.came_back(back.last)
         reclaim(connection.transport)
         if from_client:
             connection.data_received(from_client)

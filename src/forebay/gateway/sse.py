@@ -32,6 +32,8 @@ _CONTENT = re.compile(rb'"(?:content|reasoning_content|reasoning|text)":"(?=[^"]
 _QUOTE = ord('"')
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 _FINGERPRINT = b'"system_fingerprint":'
+_STRANGE = re.compile(rb'"error"|"prompt_token_ids"\s*:\s*\[|"(?:tool_calls|function_call)"\s*:\s*(?!null|\[\]|\{\})')
+"""May stand in events that are not plain, though the answer goes on. Inside a string each quotation mark is escaped."""
 _FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
@@ -45,6 +47,11 @@ class Trouble(StrEnum):
     """It ended cleanly, but neither with ``[DONE]`` nor with a finish reason."""
     TOO_LONG = "too_long"
     """One event is longer than may be held back."""
+
+
+def all_open(body: bytes) -> bool:
+    """Whether each event in ``body`` leaves its choice open, and none calls a tool, tells a prompt or says that something is wrong."""
+    return body.count(b'"finish_reason":null') == body.count(b"\n\n") and _STRANGE.search(body) is None
 
 
 class EventStream(Takes):
@@ -114,8 +121,12 @@ class EventStream(Takes):
         self.opened = True
         self._plain = self._passes
 
-    def came_back(self, running: bytes) -> None:
-        """Somebody else has gone on with it for a while; ``running``: the last event that told usage, where one did."""
+    def goes_on(self, body: bytes) -> bool:
+        """Whether the events that ``body`` is are nothing but parts of an answer that goes on."""
+        return body.find(b'_tokens"') < 0 and all_open(body)
+
+    def came_back(self, last: bytes) -> None:
+        """Somebody else has gone on with it for a while; ``last``: an event that the stream remembers, where there was one."""
 
     def attach(self, write: Data, attend: Attend, report: Callable[[], None]) -> Sink:
         """The function that takes the stream's reads: it writes the usual ones itself, and leaves the others to ``attend``."""

@@ -14,7 +14,7 @@ from forebay.gateway.asking import NOTHING, Wants
 from forebay.gateway.continuing import Translation
 from forebay.gateway.emitted import Emitted, Opening, decode_opening
 from forebay.gateway.events import Event, complete_bytes, data_of, decode_event, without_ids, without_usage
-from forebay.gateway.sse import EventStream
+from forebay.gateway.sse import EventStream, all_open
 from forebay.ports.upstream import Taker
 
 UNTOLD_EVENTS = 2
@@ -72,10 +72,14 @@ class ToldStream(EventStream):
         """The last event that told usage."""
         return self._running
 
-    def came_back(self, running: bytes) -> None:
+    def goes_on(self, body: bytes) -> bool:
+        """See `sse.EventStream`."""
+        return all_open(body) if self._wants.running_usage else super().goes_on(body)
+
+    def came_back(self, last: bytes) -> None:
         """See `sse.EventStream`."""
         self._ready = False
-        self._running = running or self._running
+        self._running = last or self._running
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
         """What isn't taken: plain events, one or more, or whatever else came."""

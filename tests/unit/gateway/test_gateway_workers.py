@@ -216,6 +216,41 @@ def test_reasoning_and_halves_of_characters_are_known_to_the_owner_when_it_has_t
     assert with_one == without
 
 
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
+TYPED = {
+    MESSAGES: {"model": "llama", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 150, "stream": True},
+    RESPONSES: {"model": "llama", "input": "Hello.", "max_output_tokens": 150, "stream": True},
+}
+
+
+@pytest.mark.parametrize("how", [None, "cut", "engine_dead"])
+@pytest.mark.parametrize("target", TYPED)
+def test_streams_whose_events_name_their_type_are_carried_too(target, how):
+    """Where they break off, the error event has the number that comes next."""
+
+    def seen_with(workers):
+        seen = []
+
+        async def test(front):
+            task = await front.asked(TYPED[target], target, wait_s=1.0)
+            if how is not None:
+                front.fault(front.busy, how)
+            answer = await task
+            fixed = [{key: value for key, value in event.items() if key != "response"} for event in answer.events() if event != "[DONE]"]
+            seen.extend((answer.complete, [{**event, "message": None, "item_id": None} for event in fixed]))
+            seen.extend((front.meter.prompt_tokens, front.meter.output_tokens, front.outcomes))
+            if workers:
+                assert lending(front).lent_total == 1
+
+        fleet(test, workers=workers)
+        return seen
+
+    with_some, without = seen_with(2), seen_with(0)
+    assert with_some == without
+    assert with_some[-1] == ({"completed": 1} if how is None else {"truncated": 1})
+
+
 def test_a_text_with_all_that_json_escapes_stays_at_its_worker(world):
     words = ['"', "\\", "\n", "é", "🙂", "", '{"a":1}', '"finish_reason":null'] * 12
     tokens = [chunk(token(word, number + 1)) for number, word in enumerate(["a", "b", "c", "d", "e", *words])]
