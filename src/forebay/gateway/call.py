@@ -89,6 +89,7 @@ class CallState:
         "_tried",
         "_ttft_promise_s",
         "_ttft_s",
+        "_unsettled",
         "_wait_counted",
         "_waited_for",
         "_wants",
@@ -170,6 +171,8 @@ class CallState:
     """The tier's promise; None once it was counted as missed."""
     _ttft_s: float
     """The same, and never None."""
+    _unsettled: int
+    """Times that the stream could not be lent just then."""
     _waited_for: str
     """What it was short of when it came; empty: it did not wait."""
     _wants: Wants
@@ -225,4 +228,4 @@ class CallState:
         self._orphaned = False
         self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = self._continued = (
             self._preempted
-        ) = self._early = 0
+        ) = self._early = self._unsettled = 0

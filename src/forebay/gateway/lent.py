@@ -20,6 +20,8 @@ from forebay.gateway.typed import TypedStream
 
 LEND_EVENTS = 4
 """So many events of content, and a stream may be lent."""
+UNSETTLED_MAX = 8
+"""So often it is tried again after as many more, where it could not be; from then on at each report."""
 WORTH_EVENTS = 64
 """A stream that comes back before so many events were carried came back early…"""
 EARLY_MAX = 3
@@ -52,6 +54,9 @@ class LentCall(Moving, ABC):
             self._lent = lending.lend(self)
             if self._lent is not None:
                 self._lent_events = stream.events
+            elif self._unsettled < UNSETTLED_MAX:
+                self._unsettled += 1
+                stream.report_at = min(stream.report_at, stream.events + LEND_EVENTS)
 
     def settled(self) -> tuple[Take, asyncio.Transport, asyncio.Transport] | None:
         """See `lending.Carriable`."""

@@ -11,10 +11,11 @@ import msgspec
 import pytest
 from conftest import started
 from emulated_fleet import CAPACITY, CHAT, COMPLETIONS, body, completion, errors, fleet, text, without_time
-from hypothesis import given, settings
+from hypothesis import given, settings, target
 from hypothesis import strategies as st
 from test_gateway_any_reads import EXAMPLES, LAST_CHUNK, answers, chunk, cut_anyhow, in_other_chunks
 
+from forebay.gateway import relay
 from forebay.gateway.handing import Recall, encode
 from forebay.gateway.lending import SILENT_SWEEPS_MAX
 from forebay.gateway.lent import EARLY_MAX
@@ -122,6 +123,8 @@ def test_any_cut_into_reads_is_the_same_with_workers_that_are_asked_for_it_at_an
     reads = list(cut_anyhow(wire, chance))
     request = ASK | ({} if wants.usage else USAGE) | ({"return_token_ids": True} if not wants.ids and chance.random() < 0.3 else {})
 
+    carried = []
+
     def bodies(workers):
         async def main():
             front = await started(script(*reads, pause_s=0.008), workers=workers)
@@ -137,14 +140,19 @@ def test_any_cut_into_reads_is_the_same_with_workers_that_are_asked_for_it_at_an
                             lent.call._early = 0
                 await asyncio.sleep(0.01)
             await front.finish()
+            carried.append(workers and lending(front).lent_total)
             got = await task
             meter = front.gateway.desk.pools["chat"].meters["interactive"]
             counted = (meter.prompt_tokens, meter.output_tokens, {name: count for name, count in meter.outcomes.items() if count})
             return got.status, got.complete, got.body, counted
 
-        return run(main)
+        with pytest.MonkeyPatch.context() as patch:  # so that it is lent as often as it can be
+            patch.setattr(relay, "LEND_EVENTS", 1)
+            patch.setattr(relay, "REPORT_EVENTS", 1)
+            return run(main)
 
     assert bodies(1) == bodies(0)
+    target(max(carried), label="lent")
 
 
 @pytest.mark.parametrize("continues", [True, False], ids=["ids", "running usage"])
