@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import signal
 import sys
 
@@ -263,6 +264,27 @@ def test_a_worker_that_hangs_takes_no_more_and_the_owner_relays(loop):
         client.send(CHAT, ASK)
         await place.lent()
         assert (await client.read()).complete
+        client.close()
+
+    served(loop, answering(200), test)
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_worker_that_may_open_no_more_files_gives_back_at_once_what_it_is_lent(loop, room):
+    """Of the two connections none, or one, comes along."""
+
+    async def test(place):
+        (pid,) = place.crew.pids()
+        open_files = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+        limit = [number for number in range(1000) if number not in open_files][room]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
+        client = await RawClient.connect(place.port)
+        answer = await client.ask(CHAT, ASK)
+        assert answer.complete
+        assert len(answer.events()) == 202
+        assert place.lending.lent_total == place.lending.early_total == 3
+        assert place.lending.workers == 1
+        assert {int(name) for name in os.listdir(f"/proc/{pid}/fd")} == open_files
         client.close()
 
     served(loop, answering(200), test)
