@@ -17,5 +17,5 @@ def test_there_are_none_unless_they_are_asked_for():
 
 def test_a_system_that_keeps_no_packets_apart_says_so(monkeypatch):
     monkeypatch.setattr(gateway_wiring, "available", lambda: False)
-    with pytest.raises(BadInput, match="gateway.workers: found 2; allowed: 0 on this system"):
+    with pytest.raises(BadInput, match=r"gateway\.workers: found 2; allowed: 0 on this system"):
         gateway_wiring.relay_workers(msgspec.structs.replace(SPEC, relay_workers=2), print)
