@@ -71,7 +71,7 @@ class LentCall(Moving, ABC):
         take = Take(0, self._context.limits.client_buffer_bytes_max, typed=type(stream) is TypedStream)
         if isinstance(stream, ToldStream):
             emitted, tells = stream.emitted, stream.tells
-            if emitted.stops is not None or len(emitted.pending) > PENDING_BYTES_MAX:
+            if len(emitted.pending) > PENDING_BYTES_MAX:
                 return None
             take.told = tells.ids or tells.running_usage
             take.wants_ids, take.wants_running_usage = tells.ids, tells.running_usage

@@ -60,7 +60,7 @@ class ToldStream(EventStream):
     @property
     def usual(self) -> bool:
         """See `sse.EventStream`."""
-        return super().usual if self._untold else self._ready and self._would_pass
+        return super().usual if self._untold else self._ready
 
     @property
     def tells(self) -> Wants:

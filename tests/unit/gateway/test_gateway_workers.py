@@ -16,10 +16,15 @@ from hypothesis import strategies as st
 from test_gateway_any_reads import EXAMPLES, LAST_CHUNK, answers, chunk, cut_anyhow, in_other_chunks
 
 from forebay.gateway import relay
+from forebay.gateway.asking import Wants
+from forebay.gateway.emitted import Emitted
 from forebay.gateway.handing import Recall, encode
+from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.lending import SILENT_SWEEPS_MAX
 from forebay.gateway.lent import EARLY_MAX
 from forebay.gateway.shutting import cut
+from forebay.gateway.sse import EventStream
+from forebay.gateway.told import ToldStream
 from forebay.spec.types import EngineKind, Limits
 from forebay.testing.loop import run
 
@@ -177,7 +182,13 @@ def test_what_engines_tell_by_the_way_is_known_to_the_owner_in_the_end(continues
     assert seen_with(2) == seen_with(0)
 
 
-@pytest.mark.parametrize("recalled_at", range(6, 38, 3))
+def log_of(call):
+    """What an answer would be continued from."""
+    log = call._emitted
+    return bytes(log.ids), bytes(log.pending), log.exact, log.reasons
+
+
+@pytest.mark.parametrize("recalled_at", [6, 9, 12, 15, 18, 21, 24, 27, 30, 31, 32, 33])
 def test_reasoning_and_halves_of_characters_are_known_to_the_owner_when_it_has_the_stream_back(recalled_at, world):
     kinds = ["reasoning_content"] * 14 + ["content"] * 26
     texts = ["" if number in (20, 30, 31) else f" w{number}" for number in range(40)]
@@ -198,8 +209,10 @@ def test_reasoning_and_halves_of_characters_are_known_to_the_owner_when_it_has_t
                 call._early = EARLY_MAX
                 lending(front).recall(call._lent, lambda: None)
                 await until(lambda: lent_now(front) == 0)
-        emitted = call._emitted
-        seen.append((front.crew and lending(front).lent_total, bytes(emitted.ids), bytes(emitted.pending), emitted.exact, emitted.reasons))
+        seen.append((front.crew and lending(front).lent_total, *log_of(call)))
+        later = call._stream.events + 4  # the owner notes what comes after it as if it had noted all
+        await until(lambda: call._stream is None or call._stream.events >= later)
+        seen.append((later, *log_of(call)))
         assert (await task).complete
 
     async def counted(_, engine):
@@ -219,9 +232,10 @@ def test_reasoning_and_halves_of_characters_are_known_to_the_owner_when_it_has_t
             await test(front)
 
         world(begun, counted, workers=workers)
-    (_, *without), (lent, *with_one) = seen
+    (_, *without), without_later, (lent, *with_one), with_one_later = seen
     assert lent == 1
     assert with_one == without
+    assert with_one_later == without_later
 
 
 MESSAGES = "/v1/messages"
@@ -374,7 +388,8 @@ def test_a_replica_that_says_nothing_any_more_is_left_though_its_streams_are_len
         task = await front.asked(body())
         assert lent_now(front) == 1
         front.fault(front.busy, "hang")
-        answer = await task
+        async with asyncio.timeout(60):
+            answer = await task
         assert errors(answer) == []
         assert text(answer) == text(whole)
 
@@ -617,3 +632,196 @@ def test_a_crowd_with_all_of_it_at_once_keeps_the_books(seed):
         assert lent_now(front) == 0
 
     fleet(test, replicas=2, capacity=capacity, workers=2, seed=seed)
+
+
+# -- what is easily got wrong --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "goes_on"),
+    [
+        ({}, True),
+        ({"error": None}, False),
+        ({"error": {"message": "the engine died"}}, False),
+        ({"delta": {"tool_calls": [{"index": 0}]}}, False),
+        ({"delta": {"function_call": {"name": "f"}}}, False),
+        ({"delta": {"content": "x", "tool_calls": []}}, True),
+        ({"delta": {"content": "x", "tool_calls": None, "function_call": None}}, True),
+        ({"delta": {"content": '"error" "tool_calls": [ _tokens"'}}, True),
+        ({"prompt_token_ids": [1, 2]}, False),
+        ({"prompt_token_ids": None}, True),
+        ({"finish_reason": "abort"}, False),
+        ({"finish_reason": "stop"}, False),
+        ({"usage": {"prompt_tokens": 1}}, False),
+    ],
+)
+def test_what_of_an_answer_that_goes_on_is_for_a_worker(more, goes_on):
+    choice = {"index": 0, "delta": {"content": "x"}, "logprobs": None, "finish_reason": None, "token_ids": [7]}
+    event = {**FRAME, "choices": [choice | {key: value for key, value in more.items() if key in choice}]}
+    event |= {key: value for key, value in more.items() if key not in choice}
+    plain = written({**FRAME, "choices": [choice]})
+    for stream in (EventStream(True, True), ToldStream(True, True, Wants(ids=True), Emitted())):
+        assert stream.goes_on(plain)
+        assert stream.goes_on(written(event)) == goes_on
+        assert stream.goes_on(plain + written(event) + plain) == goes_on
+    assert not EventStream(True, True).goes_on(plain + b": ping\n\ndata: [DONE]\n\n")
+
+
+def test_a_stream_that_comes_back_before_anything_came_is_as_it_was(world):
+    tokens = [chunk(token(f" w{number}", number + 1)) for number in range(6)]
+
+    async def test(front):
+        client = await front.client()
+        client.send(CHAT, ASK)
+        await until(lambda: front.gateway.desk.live == 1)
+        (call,) = front.gateway.desk.pools["chat"].calls.values()
+        await until(lambda: lent_now(front) == 1)
+        before = log_of(call)
+        assert before[2], "the text that is out is that of its ids"
+        lending(front).recall(call._lent, lambda: None)
+        await until(lambda: lent_now(front) == 0)
+        assert log_of(call) == before
+
+    async def pausing(_, engine):
+        engine.raw(STREAM_HEAD)
+        for one in tokens:
+            engine.raw(one)
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(1.0)
+
+    world(test, pausing, workers=1)
+
+
+def test_a_large_event_is_handed_on_at_once(world):
+    """One of over 4 KB is no usual chunk; it must not wait for what comes after it."""
+    tokens = [chunk(token(f" w{number}", number + 1)) for number in range(20)]
+
+    async def script_(_, engine):
+        engine.raw(STREAM_HEAD)
+        for one in tokens:
+            engine.raw(one)
+            await asyncio.sleep(0.004)
+        engine.raw(chunk(token("x" * 5000, 21)))
+        await asyncio.sleep(1.0)
+        engine.raw(END)
+
+    async def test(front):
+        client = await front.client()
+        client.send(CHAT, ASK)
+        await client.head()
+        async with asyncio.timeout(0.5):
+            while b"xxxx" not in await client.event():
+                pass
+        assert lending(front).lent_total == 1
+
+    world(test, script_, workers=1)
+
+
+def test_a_client_that_was_slow_and_is_had_back_is_not_slow_any_more(world):
+    tokens = [chunk(token("x" * 3000, number + 1)) for number in range(400)]
+
+    async def test(front):
+        client = await front.client()
+        client.send(CHAT, ASK)
+        await client.head()
+        await until(lambda: lent_now(front) == 1)
+        (call,) = front.gateway.desk.pools["chat"].calls.values()
+        client.writer.transport.pause_reading()
+        await until(lambda: call._paused)
+        call._early = EARLY_MAX
+        lending(front).recall(call._lent, lambda: None)
+        await asyncio.sleep(0.1)
+        assert lent_now(front) == 1, "it waits for its client"
+        client.writer.transport.resume_reading()
+        await until(lambda: lent_now(front) == 0)
+        assert not call._paused
+        assert call.streaming() is not None
+
+    world(test, script(*tokens), workers=1, limits=Limits(client_buffer_bytes_max=64 * 1024))
+
+
+def test_a_client_that_takes_nothing_while_its_stream_is_asked_for_is_dropped_in_time(world):
+    """It need not have been told to be slow: less than the bound is written."""
+    tokens = [chunk(token("x" * 300, number + 1)) for number in range(60)]
+
+    async def test(front):
+        client = await front.client()
+        client.send(CHAT, ASK)
+        await client.head()
+        await until(lambda: lent_now(front) == 1)
+        (call,) = front.gateway.desk.pools["chat"].calls.values()
+        client.writer.transport.pause_reading()
+        await asyncio.sleep(0.05)
+        assert not call._paused
+        lending(front).recall(call._lent, lambda: None)
+        await asyncio.sleep(13.0)
+        assert front.permits == 0
+        assert front.gateway.desk.pools["chat"].meters["interactive"].outcomes["client_slow"] == 1
+
+    world(test, script(*tokens), workers=1, limits=Limits(idle_s=10.0))
+
+
+def test_a_worker_whose_streams_are_silent_lives_on(world):
+    tokens = [chunk(token(f" w{number}", number + 1)) for number in range(20)]
+
+    async def quiet(_, engine):
+        engine.raw(STREAM_HEAD)
+        for one in tokens:
+            engine.raw(one)
+            await asyncio.sleep(0.004)
+        await asyncio.sleep(4 * SILENT_SWEEPS_MAX)
+        engine.raw(END)
+
+    async def test(front):
+        task = asyncio.create_task(front.ask(ASK))
+        await asyncio.sleep(3 * SILENT_SWEEPS_MAX)
+        assert lent_now(front) == 1
+        assert lending(front).workers_lost == 0
+        assert (await task).complete
+
+    world(test, quiet, workers=1)
+
+
+def test_what_another_gateway_sent_here_is_not_lent(world):
+    tokens = [chunk(token(f" w{number}", number + 1)) for number in range(40)]
+
+    async def test(front):
+        front.gateway.http.by_peer = True
+        task = asyncio.create_task(front.ask(ASK))
+        await asyncio.sleep(0.1)
+        assert lending(front).lent_total == 0
+        await task
+
+    world(test, script(*tokens, END), workers=1)
+
+
+class _Half(asyncio.Transport):
+    """A transport with something unsent."""
+
+    unsent_bytes = 0
+
+    def write(self, data):
+        pass
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def get_write_buffer_size(self):
+        return self.unsent_bytes
+
+    def is_closing(self):
+        return False
+
+
+def test_a_connection_is_lent_only_where_all_is_sent_and_nothing_waits():
+    asked = []
+    server = HttpServer(Limits(), lambda connection, request: asked.append(request))
+    connection, transport = ClientConnection(server), _Half()
+    connection.connection_made(transport)
+    connection.data_received(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    assert connection.lendable() is transport
+    transport.unsent_bytes = 1
+    assert connection.lendable() is None
+    transport.unsent_bytes = 0
+    connection.data_received(b"GET /next")
+    assert connection.lendable() is None
