@@ -220,6 +220,57 @@ def test_a_slow_client_gets_all_of_it(loop):
     served(loop, answering(6000, 0, "x" * 3000), test, limits=Limits(client_buffer_bytes_max=16 * 1024))
 
 
+def test_a_stream_is_given_back_only_when_its_client_has_taken_all_that_is_written(loop):
+    async def test(place):
+        client = await RawClient.connect(place.port)
+        client.send(CHAT, ASK)
+        await place.lent()
+        client.writer.transport.pause_reading()
+        (call,) = place.gateway.desk.pools["chat"].calls.values()
+        await until(lambda: call._paused, "it is slow")
+        call._early = 1000  # it stays, once it is back
+        place.lending.recall(call._lent, lambda: None)
+        await asyncio.sleep(0.2)
+        assert place.lending.streams == 1
+        client.writer.transport.resume_reading()
+        answer = await client.read()
+        assert answer.complete
+        assert len(answer.events()) == 6002
+        assert place.lending.lent_total == 1
+        client.close()
+
+    served(loop, answering(6000, 0, "x" * 3000), test, limits=Limits(client_buffer_bytes_max=64 * 1024))
+
+
+def test_what_the_owner_ends_is_let_go_of_by_its_worker(loop):
+    """A client that takes nothing is dropped: neither it nor the engine is held open by the worker's own hold on them."""
+    gone = asyncio.Event()
+
+    async def script(_, engine):
+        engine.stream()
+        for number in range(50):
+            engine.chunk(token(number))
+            await asyncio.sleep(0.002)
+        for number in range(6000):
+            engine.chunk(token(number, "x" * 3000))
+        await engine.gone.wait()
+        gone.set()
+
+    async def test(place):
+        client = await RawClient.connect(place.port)
+        client.send(CHAT, ASK)
+        await place.lent()
+        client.writer.transport.pause_reading()
+        async with asyncio.timeout(WAIT_S):
+            await gone.wait()
+        assert place.meter.outcomes["client_slow"] == 1
+        client.writer.transport.resume_reading()
+        assert not (await client.read()).complete
+        client.close()
+
+    served(loop, script, test, limits=Limits(idle_s=1.0, client_buffer_bytes_max=64 * 1024))
+
+
 def test_a_killed_worker_closes_its_streams_inside_their_answers_and_is_started_again(loop):
     async def test(place):
         client, other = await RawClient.connect(place.port), await RawClient.connect(place.port)

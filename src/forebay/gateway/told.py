@@ -133,8 +133,12 @@ class ToldStream(EventStream):
         self._ready = clear and alike and (self._reasons or not self._wants.ids or (emitted.exact and not emitted.pending))
 
     def _learn(self, body: bytes) -> None:
-        """Remember a plain event around its content and what varies after it."""
-        if self._text_start and body.startswith(self._before):
+        """Remember a plain event around its content and what varies after it.
+
+        Not only what is before it may differ from what is known: a completion's first content has the prompt's ids behind it, and no other event has.
+        """
+        known = self._text_start and body.startswith(self._before) and body.endswith(self._event_end)
+        if known and body.find(self._mid, self._text_start) >= 0:
             return
         self._learns -= 1
         match = _TEXT.search(body)
