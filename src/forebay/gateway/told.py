@@ -135,7 +135,7 @@ class ToldStream(EventStream):
     def _learn(self, body: bytes) -> None:
         """Remember a plain event around its content and what varies after it.
 
-        Not only what is before it may differ from what is known: a completion's first content has the prompt's ids behind it, and no other event has.
+        What is known may differ from it also behind the text: only a completion's first content has the prompt's ids there.
         """
         known = self._text_start and body.startswith(self._before) and body.endswith(self._event_end)
         if known and body.find(self._mid, self._text_start) >= 0:
