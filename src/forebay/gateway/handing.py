@@ -8,8 +8,8 @@ import msgspec
 
 from forebay.ports.crew import PACKET_BYTES_MAX
 
-PIECE_BYTES_MAX = PACKET_BYTES_MAX // 2
-"""Of token ids, or of bytes that nobody has handled yet, in one packet."""
+PIECE_BYTES_MAX = PACKET_BYTES_MAX * 3 // 8
+"""Of token ids, of an event, or of bytes that nobody has handled yet, in one packet: two of them find room, and a little more."""
 COUNT_BYTES = 64
 """About what a count takes beside tokens and usage."""
 
