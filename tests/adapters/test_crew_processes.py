@@ -152,6 +152,45 @@ def test_many_streams_at_two_workers_are_all_whole(loop):
     served(loop, answering(300), test, workers=2)
 
 
+def recall_some(place, chance):
+    """And have the others lent as often as they can be."""
+    for call in place.gateway.desk.pools["chat"].calls.values():
+        call._early = call._unsettled = 0
+        if call._lent is not None and not call._lent.recalled and chance.random() < 0.3:
+            place.lending.recall(call._lent, lambda: None)
+
+
+def test_streams_that_go_there_and_back_all_the_time_lose_nothing(loop):
+    chance = random.Random(5)
+
+    async def script(_, engine):
+        engine.stream()
+        for number in range(500):
+            engine.chunk(token(number, f" w{number}"))
+            if chance.random() < 0.5:
+                await asyncio.sleep(chance.choice([0.001, 0.004]))
+        engine.chunk(event(finish_reason="stop"))
+        engine.done()
+
+    async def test(place):
+        clients = [await RawClient.connect(place.port) for _ in range(8)]
+        tasks = [asyncio.create_task(client.ask(CHAT, ASK)) for client in clients]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0.003)
+            recall_some(place, chance)
+        expected = [f" w{number}" for number in range(500)]
+        for task in tasks:
+            events = task.result().events()
+            assert [each["choices"][0]["delta"]["content"] for each in events[:500]] == expected
+            assert events[-1] == "[DONE]"
+        assert place.lending.lent_total > 100
+        assert place.engine.accepted == 8
+        for client in clients:
+            client.close()
+
+    served(loop, script, test, workers=2)
+
+
 @pytest.mark.parametrize("how", ["close", "cut"])
 def test_an_engine_that_ends_inside_a_chunk_is_seen_by_the_owner(loop, how):
     async def end(engine):
