@@ -117,7 +117,7 @@ def test_a_usual_stream_is_carried_by_a_worker_and_ends_at_the_owner(world):
     world(test, script(*tokens, END), workers=2)
 
 
-@settings(max_examples=max(10, EXAMPLES // 2), deadline=None)
+@settings(max_examples=max(10, EXAMPLES // 4), deadline=None)
 @given(answers(), st.booleans(), st.integers(0, 2**32))
 def test_any_cut_into_reads_is_the_same_with_workers_that_are_asked_for_it_at_any_time(answer, together, seed):
     """And however often it goes there and back."""
