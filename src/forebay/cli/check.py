@@ -133,8 +133,8 @@ def _warnings(spec: Spec, sizes: list[Sizing], missing: Sequence[str]) -> list[s
 def _idle_workers(spec: Spec) -> Iterator[str]:
     if spec.relay_workers and spec.tls is not None:
         yield (
-            f"gateway.workers is {spec.relay_workers}, but streams of clients by HTTPS stay with the gateway: its workers have nothing to do; "
-            "remove workers, or tls where something in front of Forebay does that"
+            f"gateway.workers is {spec.relay_workers}, but streams of clients by HTTPS stay with the gateway: its workers have nothing "
+            "to do; remove workers, or tls where something in front of Forebay does that"
         )
 
 
