@@ -373,18 +373,18 @@ def test_sigterm_lets_a_stream_end_and_exits_well(client, system):
 def test_the_clients_by_relay_workers_whose_gateway_is_told_to_end_meanwhile(tmp_path):
     """A gateway of its own: chat, completions, responses and messages at once, all of them at a worker when SIGTERM comes."""
     anthropic = pytest.importorskip("anthropic", reason="the anthropic client is not installed")
-    emulator = ("forebay.emulator", "--model", MODEL, "--speed", "20", "--engines", "2")
+    emulator = ("forebay.emulator", "--model", MODEL, "--speed", "4", "--engines", "2")
     with process(tmp_path / "engines.json", *emulator) as (_, engines):
         config = tmp_path / "forebay.yaml"
-        config.write_text(CONFIG.format(urls=json.dumps(engines["urls"])) + "gateway: {workers: 1}\n")
+        config.write_text(CONFIG.format(urls=json.dumps(engines["urls"])).replace("speed: 20", "speed: 4") + "gateway: {workers: 1}\n")
         with process(tmp_path / "gateway.json", "forebay.cli.main", "gateway", "-c", str(config), "--port", "0") as (gateway, told):
             place = (told["gateway"], gateway, engines["urls"])
             wait_for(lambda: metric(place, "forebay_relay_workers") == 1)
             assert asyncio.run(_all_streams(place, anthropic.AsyncAnthropic)) == {
-                "chat": 3000,
-                "completion": 3000,
-                "response": 3000,
-                "message": 3000,
+                "chat": 800,
+                "completion": 800,
+                "response": 800,
+                "message": 800,
             }
             assert gateway.wait(WAIT_S) == 0
 
@@ -402,22 +402,22 @@ async def _all_streams(place, claude_client):
         asked = [
             counted(
                 "chat",
-                client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=3000, stream=True),
+                client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=800, stream=True),
                 lambda each: bool(each.choices and each.choices[0].delta.content),
             ),
             counted(
                 "completion",
-                client.completions.create(model=MODEL, prompt="A river", max_tokens=3000, stream=True),
+                client.completions.create(model=MODEL, prompt="A river", max_tokens=800, stream=True),
                 lambda each: bool(each.choices and each.choices[0].text),
             ),
             counted(
                 "response",
-                client.responses.create(model=MODEL, input="Hello.", max_output_tokens=3000, stream=True),
+                client.responses.create(model=MODEL, input="Hello.", max_output_tokens=800, stream=True),
                 lambda each: each.type == "response.output_text.delta",
             ),
             counted(
                 "message",
-                claude.messages.create(model=MODEL, messages=MESSAGES, max_tokens=3000, stream=True),
+                claude.messages.create(model=MODEL, messages=MESSAGES, max_tokens=800, stream=True),
                 lambda each: each.type == "content_block_delta",
             ),
         ]
