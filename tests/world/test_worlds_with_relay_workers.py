@@ -55,7 +55,7 @@ def test_a_worker_that_counts_twice_is_found_out(monkeypatch):
 
 
 def test_a_worker_that_does_not_tell_of_clients_that_left_is_found_out(monkeypatch):
-    monkeypatch.setattr(Carried, "client_gone", lambda self: self.end() if not self.over else None)
+    monkeypatch.setattr(Carried, "client_gone", Carried.end)
     assert broken_promises() & {"nothing is left inside", "permits are conserved", "the world runs", "work gets done"}
 
 
@@ -75,7 +75,7 @@ def test_a_stream_that_is_given_back_before_all_is_sent_is_found_out(monkeypatch
     leave = Carried.leave
 
     def at_once(self):
-        if not (self.leaving or self.over) and self.client.transport is not None:
+        if not self.leaving and self.client.transport is not None:
             self.leaving = True
             self._rest = self._rest[len(self._rest) // 2 :]
             self._left()

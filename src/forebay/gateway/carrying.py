@@ -70,51 +70,61 @@ def whole_chunks(data: bytes) -> tuple[int, list[bytes], bool]:
 
 
 class _Client(asyncio.Protocol):
-    """The client's connection."""
+    """The client's connection, and the stream until that is over."""
 
-    __slots__ = ("_carried", "transport")
+    __slots__ = ("carried", "transport")
 
     transport: asyncio.Transport | None
 
     def __init__(self, carried: "Carried") -> None:
-        self._carried = carried
+        self.carried: Carried | None = carried
         self.transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self.carried is None:
+            transport.abort()  # type: ignore[attr-defined]
+            return
         self.transport = transport  # type: ignore[assignment]
-        self._carried.client_open(transport)  # type: ignore[arg-type]
+        self.carried.client_open(transport)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         """It asks for more before it has all: the owner's to keep."""
-        self._carried.client_bytes += data
-        self._carried.leave()
+        if self.carried is not None:
+            self.carried.client_bytes += data
+            self.carried.leave()
 
     def pause_writing(self) -> None:
-        self._carried.clog(True)
+        if self.carried is not None:
+            self.carried.clog(True)
 
     def resume_writing(self) -> None:
-        self._carried.clog(False)
+        if self.carried is not None:
+            self.carried.clog(False)
 
     def connection_lost(self, _: Exception | None) -> None:
-        self._carried.client_gone()
+        if self.carried is not None:
+            self.carried.client_gone()
 
 
 class _Engine(Reads, asyncio.Protocol):
-    """The engine's connection."""
+    """The engine's connection, and the stream until that is over."""
 
-    __slots__ = ("_carried", "lost", "transport")
+    __slots__ = ("carried", "lost", "transport")
 
     transport: asyncio.Transport | None
 
     def __init__(self, carried: "Carried") -> None:
         super().__init__()
-        self._carried = carried
+        self.carried: Carried | None = carried
         self.transport = None
         self.lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self.carried is None:
+            transport.abort()  # type: ignore[attr-defined]
+            return
         self.transport = transport  # type: ignore[assignment]
-        self._carried.engine_open()
+        self.carried.engine_open()
 
     def renew(self, taker: Taker | None) -> None:
         """The next reads are for ``taker`` first."""
@@ -122,12 +132,14 @@ class _Engine(Reads, asyncio.Protocol):
 
     def received(self, data: bytes) -> None:
         """What was not taken."""
-        self._carried.read(data)
+        if self.carried is not None:
+            self.carried.read(data)
 
     def connection_lost(self, _: Exception | None) -> None:
         """The owner will find out how, when it reads on."""
         self.lost = True
-        self._carried.leave()
+        if self.carried is not None:
+            self.carried.leave()
 
 
 class Carried:
@@ -148,7 +160,6 @@ class Carried:
         "client_bytes",
         "leaving",
         "number",
-        "over",
         "stream",
         "worker",
     )
@@ -162,7 +173,7 @@ class Carried:
         self.number = take.number
         self._events = self._wire_bytes = 0  # told so far
         self._rest = self.client_bytes = self._running = b""
-        self._clogged = self.leaving = self.over = False
+        self._clogged = self.leaving = False
         self._tells = take.wants_running_usage
         self._emitted = self._told = None
         if take.typed:
@@ -189,28 +200,22 @@ class Carried:
         stream.report_at = NEVER
         transport.set_write_buffer_limits(high=self.worker.buffer_bytes_max)
         stream.attach(transport.write, self._attend, _never)
-        if self.over:
-            transport.abort()
 
     def engine_open(self) -> None:
         """Both are there."""
-        if self.over:
-            self.let_go()
-        elif self.leaving:
+        if self.leaving:
             self.leaving = False
             self.leave()
 
     def client_gone(self) -> None:
         """It has left: the owner stops the engine."""
-        if not self.over:
-            self.end()
-            self.worker.owner.send(encode(Gone(self._last_count())))
+        count = self._last_count()
+        self.end()
+        self.worker.owner.send(encode(Gone(count)))
 
     def clog(self, clogged: bool) -> None:
         """The client reads too slowly, or has caught up."""
         self._clogged = clogged
-        if self.over:
-            return
         if self.leaving:
             if not clogged:
                 self._left()
@@ -288,7 +293,7 @@ class Carried:
 
     def leave(self) -> None:
         """Give it back as soon as its client has taken what is written."""
-        if self.leaving or self.over:
+        if self.leaving:
             return
         self.leaving = True
         self._engine.renew(None)
@@ -303,30 +308,29 @@ class Carried:
             self._left()
 
     def _left(self) -> None:
-        owner, emitted = self.worker.owner, self._emitted
+        owner, emitted, count = self.worker.owner, self._emitted, self._last_count()
+        last = self.stream.last if isinstance(self.stream, TypedStream) else b""
         self.end()
-        count = self._last_count()
         for from_client, data in ((True, self.client_bytes), (False, self._rest)):
             for at in range(0, len(data), PIECE_BYTES_MAX):
                 owner.send(encode(Piece(self.number, from_client, data[at : at + PIECE_BYTES_MAX])))
         if emitted is None:
-            last = self.stream.last if isinstance(self.stream, TypedStream) else b""
             owner.send(encode(Back(count, last=last if len(last) <= PIECE_BYTES_MAX else b"")))
             return
         unsure = emitted.doubted if len(emitted.doubted) <= UNSURE_BYTES_MAX else b""
         owner.send(encode(Back(count, emitted.exact, emitted.reasons, unsure)))
 
     def end(self) -> None:
-        """It is not here any more."""
-        self.over = True
-        self.worker.streams.pop(self.number, None)
-        self.let_go()
-
-    def let_go(self) -> None:
-        """Both connections are the owner's alone."""
+        """It is not here any more: both connections are the owner's alone. Nothing is left that knows it, so that it is freed at once."""
+        self.leaving = True
+        del self.worker.streams[self.number]
+        self.client.carried = self._engine.carried = None
+        self._engine.renew(None)
         for transport in (self.client.transport, self._engine.transport):
             if transport is not None:
                 transport.abort()
+        self._emitted = self._told = None
+        del self.stream
 
 
 def _never() -> None:

@@ -4,6 +4,7 @@ Whatever happens meanwhile: an engine that dies, a client that leaves or reads s
 """
 
 import asyncio
+import gc
 import json
 import random
 
@@ -17,11 +18,13 @@ from test_gateway_any_reads import EXAMPLES, LAST_CHUNK, answers, chunk, cut_any
 
 from forebay.gateway import relay
 from forebay.gateway.asking import Wants
+from forebay.gateway.carrying import Carried
 from forebay.gateway.emitted import Emitted
 from forebay.gateway.handing import Recall, encode
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.lending import SILENT_SWEEPS_MAX
-from forebay.gateway.lent import EARLY_MAX
+from forebay.gateway.lent import EARLY_MAX, LentCall
+from forebay.gateway.meters import Outcome
 from forebay.gateway.shutting import cut
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ToldStream
@@ -827,3 +830,33 @@ def test_a_connection_is_lent_only_where_all_is_sent_and_nothing_waits():
     transport.unsent_bytes = 0
     connection.data_received(b"GET /next")
     assert connection.lendable() is None
+
+
+@pytest.mark.parametrize("how", ["ends", "leaves", "is dropped"])
+def test_nothing_is_left_of_a_stream_for_the_collector_of_cycles(how, world):
+    """It runs so seldom that streams of minutes would pile up until it does."""
+    tokens = [chunk(token(f" w{number}", number + 1)) for number in range(60)]
+
+    def left():
+        kinds = (Carried, EventStream, Emitted, LentCall)
+        return [each for each in gc.get_objects() if isinstance(each, kinds)]
+
+    async def test(front):
+        before = len(left())
+        gc.disable()
+        client = await front.client()
+        client.send(CHAT, ASK)
+        await until(lambda: lent_now(front) == 1)
+        if how == "ends":
+            assert (await client.read()).complete
+        elif how == "leaves":
+            client.close()
+        else:
+            next(iter(front.gateway.desk.pools["chat"].calls.values()))._end(Outcome.TRUNCATED, None)
+            next(iter(front.gateway.http.connections)).abort()
+        await asyncio.sleep(0.1)
+        gc.enable()
+        assert len(left()) == before
+
+    gc.collect()
+    world(test, script(*tokens, END), workers=1)
