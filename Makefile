@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 SEEDS ?= 200
-# What streams pass through, which is tested in C and once more in Python.
+# What streams pass through, which is tested in C and once more in Python; and the gateway with relay workers behind each test's.
 STREAMS := tests/unit/gateway tests/unit/native tests/adapters/test_upstream_http.py tests/adapters/test_upstream_tls.py
 
 .DEFAULT_GOAL := help
@@ -32,6 +32,7 @@ test: setup ## every test but those that need a real vLLM
 	$(BIN)/python tools/warm_kernel.py
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m "not vllm"
 	FOREBAY_PURE=1 $(BIN)/python -m pytest -q -n $(JOBS) $(STREAMS)
+	FOREBAY_TEST_WORKERS=2 $(BIN)/python -m pytest -q -n $(JOBS) tests/unit/gateway
 
 check: setup format lint types layers world ## what a change must pass besides the tests
 

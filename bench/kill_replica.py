@@ -5,7 +5,7 @@ undisturbed, then all at once while one replica is killed. Each answer must be t
 engine's tokens follow from the prompt). The goal on the gap is what the survivors need to prefill again what the dead
 replica held, and a second. Usage:
 
-    .venv/bin/python bench/kill_replica.py [--streams 64] [--replicas 3] [--prompt 1000] [--tokens 400] [--json PATH]
+    .venv/bin/python bench/kill_replica.py [--streams 64] [--replicas 3] [--prompt 1000] [--tokens 400] [--workers 0] [--json PATH]
 """
 
 import argparse
@@ -27,6 +27,7 @@ import uvloop
 
 from forebay.adapters.clock import LoopClock, RandomIds
 from forebay.adapters.upstream import HttpUpstream
+from forebay.app.gateway_wiring import relay_workers
 from forebay.engine.capacity import roster_capacity
 from forebay.engine.catalogue import PROFILES
 from forebay.gateway.service import Gateway, static_roster
@@ -93,15 +94,22 @@ class Stream:
             self.finish = choice["finish_reason"] or self.finish
 
 
-def gateway_role(urls: list[str]) -> None:
-    """Serve until SIGTERM; the port is the first line of output."""
+def gateway_role(urls: list[str], workers: int) -> None:
+    """Serve until SIGTERM; the port is the first line of output, once the relay workers have started."""
     pool = Pool("bench", "bench", EngineKind("attach", attach=tuple(urls)), PROFILES[PROFILE])
-    spec = Spec((pool,), (Model("bench", 131_072),), DEFAULT_TIERS)
+    spec = Spec((pool,), (Model("bench", 131_072),), DEFAULT_TIERS, relay_workers=workers)
 
     async def serve() -> None:
-        gateway = Gateway(spec, LoopClock(), RandomIds(), HttpUpstream(), random.Random(1), ListSink(), "bench")
+        gateway = Gateway(
+            spec, LoopClock(), RandomIds(), HttpUpstream(), random.Random(1), ListSink(), "bench", crew=relay_workers(spec, print)
+        )
         gateway.apply(static_roster(spec))
-        print(await gateway.start("127.0.0.1", 0), flush=True)
+        port = await gateway.start("127.0.0.1", 0)
+        for _ in range(int(READY_S / 0.05)):
+            if gateway.lending is None or gateway.lending.workers == workers:
+                break
+            await asyncio.sleep(0.05)
+        print(port, flush=True)
         await asyncio.Event().wait()
 
     uvloop.run(serve())
@@ -121,9 +129,9 @@ def start_engines(count: int, directory: str) -> list[tuple[subprocess.Popen[byt
     return [(process, json.loads(ready.read_bytes())["urls"][0]) for process, ready in engines]
 
 
-async def continued(port: int) -> int:
+async def metric(port: int, name: str) -> int:
     page = await (await RawClient.connect(port)).ask("/metrics")
-    rows = [line for line in page.body.decode().splitlines() if line.startswith("forebay_continued_total")]
+    rows = [line for line in page.body.decode().splitlines() if line.startswith(name)]
     return sum(int(float(row.rsplit(" ", 1)[1])) for row in rows)
 
 
@@ -142,15 +150,17 @@ async def kill(port: int, victim: subprocess.Popen[bytes], args: argparse.Namesp
     quiet_s = max(stream.gap_s for stream in cut)
     for stream in cut:
         stream.gap_s = 0.0
+    at_workers = await metric(port, "forebay_relay_worker_streams ")
     os.kill(victim.pid, signal.SIGKILL)
     await asyncio.gather(*tasks)
-    moved = await continued(port)
+    moved = await metric(port, "forebay_continued_total")
     rate = roster_capacity(PROFILES[PROFILE], 1.0, 0.05, args.prompt, args.tokens).prefill_tokens_per_s
     prefill_s = moved * (args.prompt + out) / (rate * (args.replicas - 1))
     # Those with the longest gaps are those that were moved.
     gaps_s = sorted((stream.gap_s for stream in cut), reverse=True)[:moved]
     return {
         "streams": args.streams,
+        "at_workers": at_workers,
         "continued": moved,
         "truncated": sum(bool(stream.error) or not stream.finish for stream in cut),
         "other_text": sum(one.text != other.text for one, other in zip(whole, cut, strict=True)),
@@ -170,15 +180,16 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--prompt", type=int, default=1000, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=400, help="tokens of each answer")
+    parser.add_argument("--workers", type=int, default=0, help="relay workers behind the gateway")
     parser.add_argument("--json", metavar="PATH")
     parser.add_argument("--gateway-for", nargs="+", metavar="URL", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.gateway_for:
-        gateway_role(args.gateway_for)
+        gateway_role(args.gateway_for, args.workers)
         return
     with tempfile.TemporaryDirectory() as directory:
         engines = start_engines(args.replicas, directory)
-        command = [sys.executable, __file__, "--gateway-for", *[url for _, url in engines]]
+        command = [sys.executable, __file__, "--workers", str(args.workers), "--gateway-for", *[url for _, url in engines]]
         gateway = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert gateway.stdout is not None
         try:

@@ -82,7 +82,7 @@ def metric(system, name, **labels):
         page = answer.read().decode()
     total = 0.0
     for line in page.splitlines():
-        if line.startswith(name + "{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
+        if line.startswith((name + "{", name + " ")) and all(f'{key}="{value}"' in line for key, value in labels.items()):
             total += float(line.rsplit(" ", 1)[1])
     return total
 
@@ -368,6 +368,63 @@ def test_sigterm_lets_a_stream_end_and_exits_well(client, system):
     assert gateway.wait(WAIT_S) == 0
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"{url}/health", timeout=1)
+
+
+def test_the_clients_by_relay_workers_whose_gateway_is_told_to_end_meanwhile(tmp_path):
+    """A gateway of its own: chat, completions, responses and messages at once, all of them at a worker when SIGTERM comes."""
+    anthropic = pytest.importorskip("anthropic", reason="the anthropic client is not installed")
+    emulator = ("forebay.emulator", "--model", MODEL, "--speed", "4", "--engines", "2")
+    with process(tmp_path / "engines.json", *emulator) as (_, engines):
+        config = tmp_path / "forebay.yaml"
+        config.write_text(CONFIG.format(urls=json.dumps(engines["urls"])).replace("speed: 20", "speed: 4") + "gateway: {workers: 1}\n")
+        with process(tmp_path / "gateway.json", "forebay.cli.main", "gateway", "-c", str(config), "--port", "0") as (gateway, told):
+            place = (told["gateway"], gateway, engines["urls"])
+            wait_for(lambda: metric(place, "forebay_relay_workers") == 1)
+            assert asyncio.run(_all_streams(place, anthropic.AsyncAnthropic)) == {
+                "chat": 800,
+                "completion": 800,
+                "response": 800,
+                "message": 800,
+            }
+            assert gateway.wait(WAIT_S) == 0
+
+
+async def _all_streams(place, claude_client):
+    url, gateway, _ = place
+    async with (
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client,
+        claude_client(base_url=url, api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as claude,
+    ):
+
+        async def counted(name, stream, is_content):
+            return name, sum([is_content(each) async for each in await stream])
+
+        asked = [
+            counted(
+                "chat",
+                client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=800, stream=True),
+                lambda each: bool(each.choices and each.choices[0].delta.content),
+            ),
+            counted(
+                "completion",
+                client.completions.create(model=MODEL, prompt="A river", max_tokens=800, stream=True),
+                lambda each: bool(each.choices and each.choices[0].text),
+            ),
+            counted(
+                "response",
+                client.responses.create(model=MODEL, input="Hello.", max_output_tokens=800, stream=True),
+                lambda each: each.type == "response.output_text.delta",
+            ),
+            counted(
+                "message",
+                claude.messages.create(model=MODEL, messages=MESSAGES, max_tokens=800, stream=True),
+                lambda each: each.type == "content_block_delta",
+            ),
+        ]
+        streams = [asyncio.create_task(one) for one in asked]
+        await asyncio.to_thread(wait_for, lambda: metric(place, "forebay_relay_worker_streams") == 4)
+        gateway.send_signal(signal.SIGTERM)
+        return dict(await asyncio.gather(*streams))
 
 
 def test_a_stream_that_is_open_when_the_drain_is_over_gets_an_error_and_what_waits_a_503(tmp_path):

@@ -46,6 +46,7 @@ def test_no_module_is_dead():
         "forebay.adapters.local.shim",
         "forebay.app.controller_main",
         "forebay.app.gateway_main",
+        "forebay.app.relay_worker_main",
     }
     modules = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__") for path in SOURCES}
     imported = set()

@@ -217,6 +217,13 @@ class Admission(Books):
         self._catch_up(now_s, effects)
         return effects
 
+    def look_again(self, now_s: float) -> list[Effect]:
+        """What ``resumable`` says has changed: start what that makes room for."""
+        effects: list[Effect] = []
+        if self._waiting.count:
+            self._run(now_s, effects)
+        return effects
+
     def next_deadline_s(self) -> float | None:
         """The world time at which ``advance`` has something to do; None if nothing waits."""
         if not self.waiting:

@@ -3,6 +3,7 @@
 import random
 import secrets
 import ssl
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from forebay.adapters.clock import LoopClock, RandomIds
+from forebay.adapters.crew import ProcessCrew, available
 from forebay.adapters.journal import FileJournal
 from forebay.adapters.log import LogSink
 from forebay.adapters.upstream import HttpUpstream
@@ -18,6 +20,7 @@ from forebay.app.keys import join_secret, spill_keys
 from forebay.app.named_files import tokenizers
 from forebay.app.roster_file import RosterFile
 from forebay.app.spent import SPENT_FILE, SpentFile
+from forebay.domain.errors import BadInput
 from forebay.domain.joining import NONCE_BYTES
 from forebay.gateway.keeping import Keeping
 from forebay.gateway.link import Link
@@ -25,6 +28,8 @@ from forebay.gateway.service import Gateway
 from forebay.spec.types import Spec
 
 USAGE_FOLDER = "usage"
+RELAY_WORKER = (sys.executable, "-m", "forebay.app.relay_worker_main")
+"""What starts a relay worker's process."""
 
 
 class GatewaySystem(msgspec.Struct):
@@ -47,10 +52,23 @@ def gateway(spec: Spec, clock: LoopClock, name: str, state: Path, tls: ssl.SSLCo
     chance = random.Random(secrets.randbits(64))
     journal = FileJournal(state / USAGE_FOLDER, name, ids.fresh("journal"))
     spent = SpentFile(state / SPENT_FILE, say)
-    built = Gateway(spec, clock, ids, upstream, chance, sink, name, tls, spill_keys(spec), spent, journal)
+    crew = relay_workers(spec, say)
+    built = Gateway(spec, clock, ids, upstream, chance, sink, name, tls, spill_keys(spec), spent, journal, crew)
     for pool, counter in tokenizers(spec).items():
         built.desk.pools[pool].sizing.counter = counter
     return GatewaySystem(built, upstream, clock, sink, chance)
+
+
+def relay_workers(spec: Spec, say: Callable[[str], None]) -> ProcessCrew | None:
+    """The processes that carry streams for a gateway, where its configuration has some. Raises BadInput where this system can't."""
+    if not spec.relay_workers:
+        return None
+    if not available():
+        raise BadInput(
+            f"gateway.workers: found {spec.relay_workers}; allowed: 0 on this system, which has no sockets that keep packets apart "
+            "(Linux does); remove it"
+        )
+    return ProcessCrew(spec.relay_workers, RELAY_WORKER, say)
 
 
 def gateway_link(system: GatewaySystem, host: str, port: int, keeping: Keeping | None = None) -> Link:

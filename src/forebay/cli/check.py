@@ -127,7 +127,15 @@ def _print(spec: Spec, file: Path, missing: Sequence[str]) -> None:
 
 def _warnings(spec: Spec, sizes: list[Sizing], missing: Sequence[str]) -> list[str]:
     told = (warning for size in sizes for warning in size.warnings)
-    return [*told, *_contexts(spec), *missing, *key_troubles(spec), *join_troubles(spec)]
+    return [*told, *_contexts(spec), *missing, *key_troubles(spec), *join_troubles(spec), *_idle_workers(spec)]
+
+
+def _idle_workers(spec: Spec) -> Iterator[str]:
+    if spec.relay_workers and spec.tls is not None:
+        yield (
+            f"gateway.workers is {spec.relay_workers}, but streams of clients by HTTPS stay with the gateway: its workers have nothing "
+            "to do; remove workers, or tls where something in front of Forebay does that"
+        )
 
 
 def _contexts(spec: Spec) -> Iterator[str]:

@@ -20,6 +20,9 @@ def command(
     first: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
     seed: Annotated[int | None, typer.Option(help="Run only this seed, and show its log.", min=0)] = None,
     gateways: Annotated[int, typer.Option(help="Gateways that share the replicas, crash, and are cut off.", min=1, max=8)] = 1,
+    workers: Annotated[
+        int | None, typer.Option(help="Relay workers behind each gateway; default: some worlds have two.", min=0, max=8)
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=256)] = 2,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the verdicts as JSON to PATH (- for stdout).")] = None,
 ) -> None:
@@ -32,16 +35,17 @@ def command(
     output.check_json(json)
     console = output.console(stderr=True)
     if seed is not None:
-        verdicts = [judge(seed, gateways)]
+        verdicts = [judge(seed, gateways, workers)]
         for line in verdicts[0].log:
             console.print(line, highlight=False, markup=False)
     else:
-        verdicts = _judge_all(range(first, first + seeds), gateways, jobs, console)
+        verdicts = _judge_all(range(first, first + seeds), gateways, workers, jobs, console)
     failed = [verdict for verdict in verdicts if not verdict.ok]
     for verdict in failed[:10]:
         for broken in verdict.broken[:5]:
             console.print(f"seed {verdict.seed} at {broken.at_s:.3f} s: {broken.promise}: {broken.detail}", markup=False, highlight=False)
-        console.print(f"  again: forebay world --seed {verdict.seed}{f' --gateways {gateways}' if gateways > 1 else ''}", markup=False)
+        more = (f" --gateways {gateways}" if gateways > 1 else "") + (f" --workers {workers}" if workers is not None else "")
+        console.print(f"  again: forebay world --seed {verdict.seed}{more}", markup=False)
     if json is not None:
         output.write_json(verdicts, json)
     console.print(summary(verdicts))
@@ -72,13 +76,13 @@ def _worlds(count: int) -> str:
     return f"{count} world" if count == 1 else f"{count} worlds"
 
 
-def _judge_all(seeds: range, gateways: int, jobs: int, console: Console) -> "list[Verdict]":
+def _judge_all(seeds: range, gateways: int, workers: int | None, jobs: int, console: Console) -> "list[Verdict]":
     from forebay.app.world.run import judge
 
     with Progress(console=console, transient=True) as progress, ProcessPoolExecutor(min(jobs, len(seeds))) as pool:
         task = progress.add_task("worlds", total=len(seeds))
         verdicts = []
-        for verdict in pool.map(partial(judge, gateways=gateways), seeds):
+        for verdict in pool.map(partial(judge, gateways=gateways, workers=workers), seeds):
             verdicts.append(verdict)
             progress.advance(task)
         return verdicts

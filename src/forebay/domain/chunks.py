@@ -21,3 +21,5 @@ FRAMES = tuple(_frame(read_bytes) for read_bytes in range(FRAMES_END))
 Where it can be none, that is longer than the read. Engines that write sizes in capitals are left to a parser."""
 HEADS = tuple(b"%x\r\n" % size for size in range(FRAMES_END))
 """How a chunk of so many bytes begins."""
+CHUNK_SIZES = {form % size: size for size in range(1, FRAMES_END) for form in (b"%x", b"%X")}
+"""Sizes of usual chunks as they are written; anything else is a parser's to read."""

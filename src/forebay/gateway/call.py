@@ -13,6 +13,7 @@ from forebay.gateway.context import Context
 from forebay.gateway.continuing import Plan
 from forebay.gateway.emitted import Emitted
 from forebay.gateway.http import ClientConnection
+from forebay.gateway.lending import Lent
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.request import Request
@@ -42,6 +43,7 @@ class CallState:
         "_connection",
         "_context",
         "_continued",
+        "_early",
         "_emitted",
         "_estimate",
         "_exchange",
@@ -53,6 +55,8 @@ class CallState:
         "_idle_s",
         "_keep_alive",
         "_left",
+        "_lent",
+        "_lent_events",
         "_meter",
         "_only",
         "_open",
@@ -86,6 +90,7 @@ class CallState:
         "_tried",
         "_ttft_promise_s",
         "_ttft_s",
+        "_unsettled",
         "_wait_counted",
         "_waited_for",
         "_wants",
@@ -108,6 +113,8 @@ class CallState:
     """How the replicas compared when it was last sent, where that was looked at."""
     _begun_s: float | None
     """When a stream's first content came."""
+    _early: int
+    """Times that a relay worker gave the stream back early."""
     _emitted: Emitted | None
     """Of a stream whose engine tells token ids, over all replicas."""
     _estimate: Shape
@@ -125,6 +132,10 @@ class CallState:
     _idle_s: float
     _left: tuple[str, ...]
     """Pools that did not start it in time."""
+    _lent: Lent | None
+    """Where a relay worker carries the stream."""
+    _lent_events: int
+    """How many there were when it was last lent."""
     _patience_s: float
     _tier: Tier
     way: bytes
@@ -163,6 +174,8 @@ class CallState:
     """The tier's promise; None once it was counted as missed."""
     _ttft_s: float
     """The same, and never None."""
+    _unsettled: int
+    """Times that the stream could not be lent just then."""
     _waited_for: str
     """What it was short of when it came; empty: it did not wait."""
     _wants: Wants
@@ -207,7 +220,7 @@ class CallState:
         self.ticket = context.desk.next_ticket()
         self.data = nothing
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
-        self._begun_s = self._retry_after_s = self.sized = None
+        self._begun_s = self._retry_after_s = self.sized = self._lent = None
         self._only = self._hop = b""
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0
@@ -218,4 +231,4 @@ class CallState:
         self._orphaned = self._abroad = False
         self._retries = self._reported = self._progress_bytes = self._wire_bytes = self._resumed_tokens = self._continued = (
             self._preempted
-        ) = 0
+        ) = self._early = self._unsettled = 0

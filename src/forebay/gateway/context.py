@@ -8,6 +8,7 @@ from forebay.gateway.answers import PassedHeads
 from forebay.gateway.desk import Desk
 from forebay.gateway.failures import Failures
 from forebay.gateway.holders import Holders
+from forebay.gateway.lending import Lending
 from forebay.gateway.records import Records
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.usage import UsageBook
@@ -28,6 +29,8 @@ class Context(Protocol):
     retries: RetryBudget
     held_ids: HeldIds
     failures: Failures
+    lending: Lending | None
+    """To relay workers; None: there are none."""
     holders: Holders
     records: Records
     usage: UsageBook

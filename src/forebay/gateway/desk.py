@@ -171,6 +171,12 @@ class Desk:
         """Its replica failed it: another one, or refusal. ``more_prompt_tokens`` of its output are prompt to the next."""
         self._after(pool, pool.admission.retry(call.ticket, now_s, more_prompt_tokens))
 
+    def look_again(self, pool: PoolDesk) -> None:
+        """Answers may be gone on with elsewhere that could not be when something last waited for a place."""
+        admission = pool.admission
+        if not isinstance(admission, SpillAdmission):
+            self._after(pool, admission.look_again(self.clock.now_s()))
+
     def served(self, pool: PoolDesk, replica: str, now_s: float) -> None:
         """``replica`` answers."""
         if replica in pool.outliers.suspects:

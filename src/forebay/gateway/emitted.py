@@ -170,6 +170,22 @@ class Emitted:
         """How many there are."""
         return self._counted + self.ids.count(b",") + self.pending.count(b",")
 
+    def took(self, tokens: bytes, pending_bytes: int) -> None:
+        """Somebody else noted ``tokens`` (as in ``ids``); so many bytes at the end of all that was noted are now ``pending``."""
+        self.pending += tokens
+        out = max(0, len(self.pending) - pending_bytes)
+        self.ids += self.pending[:out]
+        del self.pending[:out]
+
+    @property
+    def doubted(self) -> bytes:
+        """Ids of the last event, where it had several."""
+        return self._unsure
+
+    def go_on_from(self, exact: bool, reasons: str, doubted: bytes) -> None:
+        """What somebody else last knew of it."""
+        self.exact, self.reasons, self._unsure = exact, reasons, doubted
+
     def unsure(self) -> bytes:
         """Token ids (each with a comma) whose text would tell whether the answer can be continued; nothing where none would."""
         if self.missing or self.reasons:

@@ -211,6 +211,14 @@ class ClientConnection(asyncio.Protocol):
         if over:
             self.transport.abort()
 
+    def lendable(self) -> asyncio.Transport | None:
+        """Its transport, where all that was written is sent, and nothing but the present request has come; None: not now."""
+        transport = self.transport
+        idle = self._reader.phase == BETWEEN and self._reader.whole is None and not (self._unread or self._refused)
+        if not idle or self._clogged or self._paused or self._lingering or self._server.tls is not None:
+            return None
+        return None if transport.is_closing() or transport.get_write_buffer_size() else transport
+
     # -- answers ------------------------------------------------------------------------------------------------------
 
     @property

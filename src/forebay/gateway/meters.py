@@ -17,6 +17,8 @@ from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape, Usage
 from forebay.domain.usage import UsageKey
+from forebay.gateway.lending import Lending
+from forebay.gateway.lending_families import lending_families
 from forebay.gateway.shape_errors import ShapeErrors, rows
 from forebay.gateway.usage_families import usage_families
 from forebay.spec.types import Tier
@@ -225,6 +227,11 @@ class Gauges(Protocol):
         ...
 
     @property
+    def lending(self) -> Lending | None:
+        """Streams that relay workers carry; None: there are no workers."""
+        ...
+
+    @property
     def reloads(self) -> Reloads:
         """What became of changed configurations."""
         ...
@@ -261,6 +268,8 @@ class GatewayCollector(Collector):
         yield from self._teams()
         yield from usage_families(self._gauges.usage(), self._gauges.usage_kept())
         yield from _reloads(self._gauges.reloads)
+        if self._gauges.lending is not None:
+            yield from lending_families(self._gauges.lending)
         dropped = self._gauges.records_dropped()
         yield CounterMetricFamily("forebay_records_dropped", "Records of requests that found no room into the history.", value=dropped)
 

@@ -21,6 +21,8 @@ from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.moving import Moving
+from forebay.gateway.lent import LEND_EVENTS, LentCall
+from forebay.gateway.meters import Outcome
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS, Waits
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import over_limit_reply, refusal_reply
@@ -42,7 +44,7 @@ _COMPLETED = Outcome.COMPLETED
 _NEVER_S = -math.inf
 
 
-class Call(Moving):
+class Call(LentCall):
     """One request inside the gateway: `http.Reply` for the client, `ports.ResponseSink` for the engine, `desk.Caller` for admission."""
 
     __slots__ = ()
@@ -170,7 +172,7 @@ class Call(Moving):
         self._answer = head
         if streams:
             stream = self._stream = self._stream_of(head)
-            stream.report_at = 1 if self._open else REPORT_EVENTS
+            stream.report_at = 1 if self._open else REPORT_EVENTS if self._context.lending is None else LEND_EVENTS
             self.data = stream.attach(self._connection.write, self._take_stream, self._report)
         if not self._open:
             self._passed = passed
@@ -243,6 +245,9 @@ class Call(Moving):
         stream.report_at = stream.events + REPORT_EVENTS
         if self._emitted is not None:
             self._hold(self._emitted)
+        lending = self._context.lending
+        if lending is not None and self._lent is None:
+            self._offer(lending)
 
     def _hold(self, emitted: Emitted) -> None:
         """Count what is held of token ids against the bound of all; what finds no room isn't held."""

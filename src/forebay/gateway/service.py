@@ -27,6 +27,7 @@ from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
+from forebay.gateway.lending import Lending
 from forebay.gateway.light import Light
 from forebay.gateway.metering import Metering
 from forebay.gateway.meters import Reloads, TierMeter, registry
@@ -44,6 +45,7 @@ from forebay.gateway.roster import static_roster
 from forebay.gateway.routes import POSTS, Route, kept_response
 from forebay.gateway.shown import Shown
 from forebay.ports.clock import Clock, Ids, TimerHandle
+from forebay.ports.crew import Crew
 from forebay.ports.events import EventSink
 from forebay.ports.journal import Journal, NoJournal
 from forebay.ports.upstream import Upstream
@@ -72,7 +74,9 @@ class Gateway(Duties):
         keys: Mapping[str, str] | None = None,
         ledger: overflow.Ledger | None = None,
         journal: Journal | None = None,
+        crew: Crew | None = None,
     ) -> None:
+        """``crew``: relay workers that streams are lent to."""
         self.spec = spec
         self.clock = clock
         self.upstream = upstream
@@ -85,6 +89,7 @@ class Gateway(Duties):
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
         self.failures = Failures(clock, self._emit)
         self.desk = Desk(spec, clock, self._on_ejection)
+        self.lending = Lending(crew, clock, self._emit) if crew is not None else None
         overflow.join(spec, self.desk, keys or {}, self._emit, ledger)
         long_context.join(spec, self.desk.pools)
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
@@ -114,7 +119,7 @@ class Gateway(Duties):
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads)
+        self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending)
         self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, lambda: not self.draining)
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -136,6 +141,8 @@ class Gateway(Duties):
     def _start(self) -> None:
         self._sweep_later()
         self.metering.start()
+        if self.lending is not None:
+            self.lending.start()
 
     async def drain(self) -> None:
         """Accept no more connections, let what is inside end (at most ``limits.drain_s``), tell the rest that it is cut, close."""
@@ -174,6 +181,8 @@ class Gateway(Duties):
             server.close()
         await self._prober.close()
         await self.upstream.close()
+        if self.lending is not None:
+            await self.lending.close()
         self.desk.close()
         await self.metering.close()
 
@@ -381,6 +390,8 @@ class Gateway(Duties):
         self._sweep_later()
         self.desk.sweep()
         self.failures.sweep()
+        if self.lending is not None:
+            self.lending.sweep()
         if self._truncations:
             pool, why = self._truncation
             self._emit("streams_truncated", f"{self._truncations} streams were broken off; the last: {why}", pool)

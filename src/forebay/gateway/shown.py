@@ -6,6 +6,7 @@ from forebay.admission.fairness import TeamLoad
 from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
 from forebay.gateway.http import HttpServer
+from forebay.gateway.lending import Lending
 from forebay.gateway.metering import Metering
 from forebay.gateway.meters import Reloads
 from forebay.gateway.records import Records
@@ -15,12 +16,15 @@ from forebay.gateway.shape_errors import ShapeErrors
 class Shown:
     """Read off the desk and the connections, and kept nowhere."""
 
-    def __init__(self, desk: Desk, servers: list[HttpServer], metering: Metering, records: Records, reloads: Reloads) -> None:
+    def __init__(
+        self, desk: Desk, servers: list[HttpServer], metering: Metering, records: Records, reloads: Reloads, lending: Lending | None
+    ) -> None:
         self.desk = desk
         self.servers = servers
         self.metering = metering
         self.records = records
         self.reloads = reloads
+        self.lending = lending
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
         """Waiting, by pool and tier."""

@@ -32,6 +32,8 @@ _CONTENT = re.compile(rb'"(?:content|reasoning_content|reasoning|text)":"(?=[^"]
 _QUOTE = ord('"')
 _EVENT_END = re.compile(rb"\r?\n\r?\n")
 _FINGERPRINT = b'"system_fingerprint":'
+_STRANGE = re.compile(rb'"error"|"prompt_token_ids"\s*:\s*\[|"(?:tool_calls|function_call)"\s*:\s*(?!null|\[\]|\{\})')
+"""May stand in events that are not plain, though the answer goes on. Inside a string each quotation mark is escaped."""
 _FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
@@ -45,6 +47,11 @@ class Trouble(StrEnum):
     """It ended cleanly, but neither with ``[DONE]`` nor with a finish reason."""
     TOO_LONG = "too_long"
     """One event is longer than may be held back."""
+
+
+def all_open(body: bytes) -> bool:
+    """Whether each event in ``body`` leaves its choice open, and none calls a tool, tells a prompt or says that something is wrong."""
+    return body.count(b'"finish_reason":null') == body.count(b"\n\n") and _STRANGE.search(body) is None
 
 
 class EventStream(Takes):
@@ -103,6 +110,23 @@ class EventStream(Takes):
         self.error: EngineError | None = None
         self.trouble: Trouble | None = None
         """Set: nothing more will be returned, and the caller ends the stream."""
+
+    @property
+    def usual(self) -> bool:
+        """Its usual event is known, and nothing else is begun: somebody else may go on with it (`handing`)."""
+        return self._plain and self._text_start > 0
+
+    def go_on(self) -> None:
+        """It is one that somebody else has begun, at its first content or after, and all before that is sent."""
+        self.opened = True
+        self._plain = self._passes
+
+    def goes_on(self, body: bytes) -> bool:
+        """Whether the events that ``body`` is are nothing but parts of an answer that goes on."""
+        return body.find(b'_tokens"') < 0 and all_open(body)
+
+    def came_back(self, last: bytes) -> None:
+        """Somebody else has gone on with it for a while; ``last``: an event that the stream remembers, where there was one."""
 
     def attach(self, write: Data, attend: Attend, report: Callable[[], None]) -> Sink:
         """The function that takes the stream's reads: it writes the usual ones itself, and leaves the others to ``attend``."""

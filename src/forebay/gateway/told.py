@@ -10,11 +10,11 @@ import re
 import msgspec
 
 from forebay.domain.shape import Usage
-from forebay.gateway.asking import Wants
+from forebay.gateway.asking import NOTHING, Wants
 from forebay.gateway.continuing import Translation
 from forebay.gateway.emitted import Emitted, Opening, decode_opening
 from forebay.gateway.events import Event, complete_bytes, data_of, decode_event, without_ids, without_usage
-from forebay.gateway.sse import EventStream
+from forebay.gateway.sse import EventStream, all_open
 from forebay.ports.upstream import Taker
 
 UNTOLD_EVENTS = 2
@@ -56,6 +56,30 @@ class ToldStream(EventStream):
         self._ready = False  # nothing stands against events passing
         self._event_end = b""  # from what varies on
         self._joint = self._joint_shown = b""  # from what varies to the next event's text; as the client gets it, from text to text
+
+    @property
+    def usual(self) -> bool:
+        """See `sse.EventStream`."""
+        return super().usual if self._untold else self._ready
+
+    @property
+    def tells(self) -> Wants:
+        """What it is told and the client is not; nothing where its engine has turned out to tell nothing."""
+        return NOTHING if self._untold else self._wants
+
+    @property
+    def running(self) -> bytes:
+        """The last event that told usage."""
+        return self._running
+
+    def goes_on(self, body: bytes) -> bool:
+        """See `sse.EventStream`."""
+        return all_open(body) if self._wants.running_usage else super().goes_on(body)
+
+    def came_back(self, last: bytes) -> None:
+        """See `sse.EventStream`."""
+        self._ready = False
+        self._running = last or self._running
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
         """What isn't taken: plain events, one or more, or whatever else came."""
@@ -109,8 +133,12 @@ class ToldStream(EventStream):
         self._ready = clear and alike and (self._reasons or not self._wants.ids or (emitted.exact and not emitted.pending))
 
     def _learn(self, body: bytes) -> None:
-        """Remember a plain event around its content and what varies after it."""
-        if self._text_start and body.startswith(self._before):
+        """Remember a plain event around its content and what varies after it.
+
+        What is known may differ from it also behind the text: only a completion's first content has the prompt's ids there.
+        """
+        known = self._text_start and body.startswith(self._before) and body.endswith(self._event_end)
+        if known and body.find(self._mid, self._text_start) >= 0:
             return
         self._learns -= 1
         match = _TEXT.search(body)

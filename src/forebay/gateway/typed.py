@@ -112,6 +112,25 @@ class TypedStream(EventStream):
         match = _SEQUENCE.search(self._last)
         return int(match[1]) + 1 if match else 0
 
+    @property
+    def last(self) -> bytes:
+        """The last event."""
+        return self._last
+
+    @property
+    def usual(self) -> bool:
+        """See `sse.EventStream`."""
+        begun = self._tail or self._held or self.done or self.trouble
+        return self.opened and self._passes and self._aligned and not begun and self._last.startswith(_DELTAS)
+
+    def goes_on(self, body: bytes) -> bool:
+        """See `sse.EventStream`."""
+        return all(event.startswith(_DELTAS) for event in body[:-2].split(b"\n\n"))
+
+    def came_back(self, last: bytes) -> None:
+        """See `sse.EventStream`."""
+        self._last = last or self._last
+
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> Taker | None:
         """The usual read is one delta in one chunk."""
         self.wire_bytes += len(wire)

@@ -106,6 +106,14 @@ class Exchange(Protocol):
         """All of it has been: only then can the connection be kept."""
         ...
 
+    def lendable(self) -> asyncio.Transport | None:
+        """The connection, where all that was read of it ends between two chunks, for somebody else to read on; None: not now."""
+        ...
+
+    def reclaimed(self, data: bytes, reclaim: Callable[[asyncio.Transport], None]) -> None:
+        """Somebody else has read on and handed whole chunks on; ``data`` came after those. ``reclaim`` reads from the connection again."""
+        ...
+
     def abort(self) -> None:
         """Close the connection at once: the engine notices and frees the KV. The sink gets ``end(ABORTED)``; idempotent."""
         ...

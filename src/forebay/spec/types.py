@@ -309,6 +309,8 @@ class Spec(msgspec.Struct, frozen=True):
     """None: clients speak plain HTTP."""
     gateways: int = 1
     """Processes of `forebay up` that share the address."""
+    relay_workers: int = 0
+    """Processes behind each gateway that streams are lent to; 0: it relays them itself."""
     join: Listen | None = None
     """Where gateways on other machines join; None: there are none."""
     join_secret_env: str = ""

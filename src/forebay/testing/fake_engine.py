@@ -125,9 +125,8 @@ class _Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._engine.open.add(transport)
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # uvloop's are none by name
+        self._engine.open.add(self._transport)
         self._engine.accepted += 1
 
     def data_received(self, data: bytes) -> None:

@@ -194,6 +194,9 @@ class MemoryTransport(asyncio.Transport):
         if self._closing or self._lost or self._eof_sent or not data:
             return
         self.peer.receive(bytes(data))
+        self._pause_writer()
+
+    def _pause_writer(self) -> None:
         if not self._writer_paused and self.peer.unread_bytes > self._high_bytes and self._protocol is not None:
             self._writer_paused = True
             self._protocol.pause_writing()
@@ -315,6 +318,7 @@ class MemoryTransport(asyncio.Transport):
         """As asyncio's: ``low`` defaults to a quarter of ``high``."""
         self._high_bytes = HIGH_WATER_BYTES if high is None else high
         self._low_bytes = self._high_bytes // 4 if low is None else low
+        self._pause_writer()
 
     def set_protocol(self, protocol: Any) -> None:
         """Hand the connection to another protocol."""

@@ -187,6 +187,17 @@ def test_the_files_of_the_certificate_are_read(tmp_path: Path) -> None:
         assert problem["path"] == path
 
 
+def test_relay_workers_that_would_have_nothing_to_do_are_a_warning(tmp_path: Path) -> None:
+    good = HOME / "tests" / "fixtures" / "tls"
+    file = _with_tls(tmp_path, good / "cert.pem", good / "key.pem")
+    file.write_text(file.read_text().replace("gateway: {", "gateway: {workers: 2, "))
+    result = runner.invoke(app, ["check", str(file)])
+    assert result.exit_code == 0
+    assert "warning: gateway.workers is 2, but streams of clients by HTTPS stay with the gateway" in result.stdout.replace("\n", " ")
+    file.write_text('pools: {chat: {attach: ["http://a:1"]}}\ngateway: {workers: 2}\n')
+    assert "gateway.workers" not in runner.invoke(app, ["check", str(file)]).stdout
+
+
 def _with_tokenizers(folder: Path, *names: str) -> Path:
     path = folder / "forebay.yaml"
     pools = "".join(

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
-from gateway_values import CAPACITY, SPEC, TEAMS
+from gateway_values import CAPACITY, SPEC, TEAMS, crew_of
 
 from forebay.adapters.upstream import HttpUpstream
 from forebay.domain.roster import Capacity, Roster, RosterPool, RosterReplica
@@ -24,6 +24,7 @@ class Front:
 
     def __init__(self, gateway: Gateway, engines: list[FakeEngine], sink: ListSink, clock: LoopClock) -> None:
         self.gateway, self.engines, self.sink, self.clock = gateway, engines, sink, clock
+        self.crew = None
         self.port = 0
         self.version = 0
         self.clients: list[RawClient] = []
@@ -70,14 +71,22 @@ class Front:
             engine.stop()
 
 
-async def _start(
-    *scripts: Script, spec: Spec = SPEC, speed: float = 1.0, limits: Limits | None = None, capacity: Capacity = CAPACITY
+async def started(
+    *scripts: Script,
+    spec: Spec = SPEC,
+    speed: float = 1.0,
+    limits: Limits | None = None,
+    capacity: Capacity = CAPACITY,
+    workers: int | None = None,
 ) -> Front:
+    """A gateway with an engine for each script."""
     if limits is not None:
         spec = msgspec.structs.replace(spec, limits=limits)
     clock, sink = LoopClock(speed), ListSink()
-    gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(7), sink, "gw-1")
+    crew = crew_of(clock, workers)
+    gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(7), sink, "gw-1", crew=crew)
     front = Front(gateway, [FakeEngine(script) for script in scripts], sink, clock)
+    front.crew = crew
     for engine in front.engines:
         await engine.start()
     front.port = await gateway.start("127.0.0.1", 0)
@@ -91,7 +100,7 @@ def world():
 
     def go(test: Callable[[Front], Awaitable[None]], *scripts: Script, seed: int | None = None, **options: object) -> None:
         async def main() -> None:
-            front = await _start(*scripts, **options)
+            front = await started(*scripts, **options)
             await test(front)
             await front.finish()
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import msgspec
+from gateway_values import crew_of
 
 from forebay.adapters.upstream import HttpUpstream
 from forebay.domain.profile import ColdStart, Profile, StepLaw
@@ -45,6 +46,7 @@ class Fleet:
 
     def __init__(self, gateway, engines, sink, clock):
         self.gateway, self.engines, self.sink, self.clock = gateway, engines, sink, clock
+        self.crew = None
         self.port = 0
         self.clients = []
 
@@ -83,7 +85,7 @@ class Fleet:
         await asyncio.sleep(0)
 
 
-def fleet(test, replicas=2, seed=None, engine=None, profile=PROFILE, context_tokens=2048, capacity=CAPACITY, spec=None):
+def fleet(test, replicas=2, seed=None, engine=None, profile=PROFILE, context_tokens=2048, capacity=CAPACITY, spec=None, workers=None):
     """Run ``test(fleet)``; nothing may be left afterwards."""
 
     async def main():
@@ -91,10 +93,12 @@ def fleet(test, replicas=2, seed=None, engine=None, profile=PROFILE, context_tok
         clock, sink = LoopClock(), ListSink()
         pool = Pool("chat", "llama", engine or EngineKind("attach"), profile)
         gateway_spec = spec or Spec((pool,), (Model("llama", context_tokens),), DEFAULT_TIERS)
-        gateway = Gateway(gateway_spec, clock, CountingIds(), HttpUpstream(), random.Random(7), sink, "gw-1")
+        crew = crew_of(clock, workers)
+        gateway = Gateway(gateway_spec, clock, CountingIds(), HttpUpstream(), random.Random(7), sink, "gw-1", crew=crew)
         engines = [EngineServer(PROFILE, "llama", clock, seed=number) for number in range(replicas)]
         urls = [f"http://127.0.0.1:{await each.start()}" for each in engines]
         world = Fleet(gateway, engines, sink, clock)
+        world.crew = crew
         world.port = await gateway.start("127.0.0.1", 0)
         listed = tuple(RosterReplica(f"r{number}", url, capacity) for number, url in enumerate(urls))
         gateway.apply(Roster(1, 1, 10.0, (RosterPool("chat", listed),)))

@@ -358,7 +358,10 @@ def test_what_was_refused_tried_again_or_slow_is_always_kept(world, spec, one_sl
 
     async def test(front):
         front.gateway.records.leaving.until_sample = 1000
-        asked = [asyncio.create_task(front.ask(CHAT, named(f"n{number}"))) for number in range(3)]
+        asked = []
+        for number in range(3):
+            asked.append(asyncio.create_task(front.ask(CHAT, named(f"n{number}"))))
+            await asyncio.sleep(0.01)  # they come in this order
         await asyncio.gather(*asked)
         found = {request_id: (unusual, record) for request_id, unusual, record in kept(front)}
         assert set(found) == {"n1", "n2"}  # the one that waited longer than it was promised, and the one that was refused

@@ -1,6 +1,12 @@
 """Token ids that a client asked for run ahead of text that is held back: what goes on from the text would tell some of them twice."""
 
+import json
+
 import pytest
+
+from forebay.gateway.asking import Wants
+from forebay.gateway.emitted import Emitted
+from forebay.gateway.told import ToldStream
 
 BODY = {"model": "llama", "prompt": "hi", "max_tokens": 50, "stream": True, "stop": ["xyz"]}
 
@@ -55,3 +61,22 @@ def test_no_token_id_is_told_twice(world, asked):
         await (holds_back_and_is_cut if len(calls) == 1 else goes_on)(seen, answer)
 
     world(test, engine, engine)
+
+
+def test_a_completions_events_are_known_though_the_first_content_told_the_prompt():
+    """Each of its chunks was parsed: the first one's form, with the prompt's ids in it, was waited for in vain."""
+
+    def read(text, ids, prompt_ids):
+        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None, "prompt_token_ids": prompt_ids, "token_ids": ids}
+        body = b"data: %b\n\n" % json.dumps({"id": "cmpl-1", "created": 1, "choices": [choice]}, separators=(",", ":")).encode()
+        return b"%x\r\n%b\r\n" % (len(body), body), body
+
+    told = []
+    stream = ToldStream(True, True, Wants(ids=True), Emitted())
+    stream.report_at = 1000
+    data = stream.attach(told.append, lambda *read: told.append(stream.feed(*read)), lambda: None)
+    for number, prompt_ids in enumerate([[1, 2, 3], None]):
+        data(*read(" word", [7 + number], prompt_ids), True, False)
+    assert stream.take_told(read(" next", [9], None)[0])
+    assert bytes(stream.emitted.ids) == b"7,8,9,"
+    assert len(told) == 3

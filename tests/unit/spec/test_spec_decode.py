@@ -55,6 +55,7 @@ class TestMeaning:
         assert [model.name for model in spec.models] == ["chat"]
         assert (spec.tiers, spec.teams, spec.limits) == (DEFAULT_TIERS, (), Limits())
         assert (spec.gateway, spec.admin) == (Listen("127.0.0.1", 8080), Listen("127.0.0.1", 8081))
+        assert (spec.gateways, spec.relay_workers) == (1, 0)
 
     def test_every_scaling_setting_arrives_in_seconds_and_per_second(self) -> None:
         text = POOL + (
@@ -375,6 +376,8 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
     "impossible time": ("calendar: [{name: n, from: 01:00, to: 25:00, min: 1}]\n", 5, "calendar[0].to", "25:00", "24 hours"),
     "one address for two": ("gateway: {listen: 127.0.0.1:8081}\n", 5, "gateway.listen", "127.0.0.1:8081", "change"),
     "port only": ("gateway: {listen: 8080}\n", 5, "gateway.listen", "8080", "127.0.0.1:8080"),
+    "too many relay workers": ("gateway: {workers: 17}\n", 5, "gateway.workers", "17", "at most 16"),
+    "relay workers in words": ("gateway: {workers: many}\n", 5, "gateway.workers", "many", ""),
     "impossible port": ("gateway: {listen: h:70000}\n", 5, "gateway.listen", "h:70000", "65535"),
     "body above bodies": ("limits: {body: 1GB}\n", 5, "limits.body", "larger", ""),
     "webhook": ("alerts: {webhook: hooks.example}\n", 5, "alerts.webhook", "hooks.example", ""),

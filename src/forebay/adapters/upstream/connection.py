@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from forebay.adapters.upstream.exchange import HttpExchange
-from forebay.domain.chunks import FRAMES, FRAMES_END
+from forebay.domain.chunks import CHUNK_SIZES, FRAMES, FRAMES_END
 from forebay.native import Reads, framed
 from forebay.ports.upstream import End, ResponseHead, ResponseSink, Taker
 
@@ -25,8 +25,6 @@ HEAD_BYTES_MAX = 64 * 1024
 """An engine whose response head is longer is answering something else than HTTP."""
 
 CHUNKS_BEGIN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-CHUNK_SIZES = {form % size: size for size in range(1, 0x1000) for form in (b"%x", b"%X")}
-"""Sizes of usual chunks as they are written; anything else is the parser's to read."""
 
 
 def _to_nobody(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -165,6 +163,17 @@ class EngineConnection(Reads, asyncio.Protocol):
         elif not self._phase and self._take_known(data):
             return
         self._parse(data)
+
+    @property
+    def between_chunks(self) -> bool:
+        """All that was read of a chunked body ends between two of them, and more is to come."""
+        return self._whole and self.exchange is not None and not self.transport.is_closing()
+
+    def go_on(self, data: bytes) -> None:
+        """Somebody else has read whole chunks, and then ``data``."""
+        self._taker = None
+        if data:
+            self.data_received(data)
 
     def _renew(self, taker: Taker | None) -> None:
         """The next whole chunks are for ``taker``, only while `_whole`: unless the exchange has ended meanwhile."""

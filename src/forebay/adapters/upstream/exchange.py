@@ -1,6 +1,7 @@
 """One request to an engine under way: what its sender holds of it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from forebay.ports.upstream import BodySource, End, ResponseSink
@@ -50,6 +51,19 @@ class HttpExchange:
     def written(self) -> None:
         """All of it has been."""
         self.more = None
+
+    def lendable(self) -> asyncio.Transport | None:
+        """The connection, for somebody else to read on."""
+        connection = self.connection
+        if connection is None or self.paused or self.more is not None or self.timer is not None or self.origin.tls is not None:
+            return None
+        return connection.transport if connection.between_chunks else None
+
+    def reclaimed(self, data: bytes, reclaim: Callable[[asyncio.Transport], None]) -> None:
+        """Read on from a connection that was lent."""
+        if self.connection is not None:
+            reclaim(self.connection.transport)
+            self.connection.go_on(data)
 
     def abort(self) -> None:
         """Close the connection at once."""

@@ -10,6 +10,9 @@ import msgspec
 from forebay.emulator.wire import VOCABULARY
 from forebay.ports import Clock
 
+CUT = "the chunked body is cut"
+CUT_OFF = "connection: "
+"""How details begin of answers that nobody can take for whole: their connection ended inside them."""
 HONEST_STATUSES = frozenset({429, 503, 504})
 """Contended, nothing to serve with, and an engine that hung: others of an engine's errors are the gateway's to mend."""
 
@@ -108,7 +111,7 @@ async def send(wish: Wish, port: int, model: str, clock: Clock) -> Answer:
     except TimeoutError:
         told, status, detail = Told.GONE, 0, ""
     except OSError as error:
-        told, status, detail = Told.LIED, 0, f"connection: {error}"
+        told, status, detail = Told.LIED, 0, f"{CUT_OFF}{error}"
     finally:
         if writer is not None:
             writer.transport.abort()
@@ -123,7 +126,7 @@ def judge(wish: Wish, raw: bytes) -> tuple[Told, int, str]:
     status = int(head.split(b" ", 2)[1])
     body = _dechunked(rest) if b"transfer-encoding: chunked" in head.lower() else rest
     if body is None:
-        return Told.LIED, status, "the chunked body is cut"
+        return Told.LIED, status, CUT
     if status >= 400 and status not in HONEST_STATUSES:
         return Told.LIED, status, f"nobody deserves this status here: {body[:160]!r}"
     if status >= 400:

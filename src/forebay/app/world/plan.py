@@ -38,11 +38,15 @@ class Trouble(StrEnum):
     GATEWAY_CRASH = "gateway_crash"
     GATEWAY_CUT_OFF = "gateway_cut_off"
     HOPS_CUT = "hops_cut"
+    WORKER_KILLED = "worker_killed"
 
 
 OF_SEVERAL = frozenset({Trouble.GATEWAY_CRASH, Trouble.GATEWAY_CUT_OFF, Trouble.HOPS_CUT})
 """Only where there are several gateways: of one, these are an outage, or nothing."""
-TO_ALL = tuple(trouble for trouble in Trouble if trouble not in OF_SEVERAL)
+TO_ALL = tuple(trouble for trouble in Trouble if trouble not in OF_SEVERAL and trouble is not Trouble.WORKER_KILLED)
+WITH_WORKERS_EVERY = 4
+"""Of so many worlds one has gateways with relay workers, some of which are killed."""
+WORKERS = 2
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -79,15 +83,19 @@ class Plan(msgspec.Struct, frozen=True):
     events: tuple[Event, ...]
 
 
-def draw(seed: int, gateways: int = 1) -> Plan:
-    """The plan of ``seed``. More ``gateways`` get troubles of their own besides."""
+def draw(seed: int, gateways: int = 1, workers: int | None = None) -> Plan:
+    """The plan of ``seed``. More ``gateways`` get troubles of their own besides, and so do relay ``workers`` (None: in some worlds)."""
     ties = seed % 3 == 2
     shape = random.Random(f"{seed}/shape")
     profile = _profile(shape)
     spec = msgspec.structs.replace(_spec(shape, profile), gateways=gateways)
     if gateways > 1:
         spec = _limited(spec)
+    if workers is None:
+        workers = WORKERS if seed % WITH_WORKERS_EVERY == 1 else 0
+    spec = msgspec.structs.replace(_spec(shape, profile), gateways=gateways, relay_workers=workers)
     events = _events(seed, ties) + (_events_of_several(seed, ties) if gateways > 1 else ())
+    events += _events_of_workers(seed, ties) if workers else ()
     return Plan(seed, ties, spec, profile, _wishes(seed, ties), events)
 
 
@@ -186,3 +194,9 @@ def _events_of_several(seed: int, ties: bool) -> tuple[Event, ...]:
         Event(_moment(chance, 30, 300, ties), _moment(chance, 1, 60, ties), chance.choice(sorted(troubles)), chance.randrange(1_000_000))
         for _ in range(chance.randint(1, FAULTS_MAX))
     )
+
+
+def _events_of_workers(seed: int, ties: bool) -> tuple[Event, ...]:
+    chance = random.Random(f"{seed}/workers")
+    moments = [_moment(chance, 30, 300, ties) for _ in range(chance.randint(0, FAULTS_MAX))]
+    return tuple(Event(at_s, 0.0, Trouble.WORKER_KILLED, chance.randrange(1_000_000)) for at_s in moments)

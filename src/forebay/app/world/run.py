@@ -13,6 +13,7 @@ from forebay.app.world.clients import Answer, Told, send
 from forebay.app.world.fleet import WorldFleet
 from forebay.app.world.fronts import Front, excused, shared
 from forebay.app.world.limits import LimitsWatch
+from forebay.app.world.fronts import Front, excused, lost_with_workers, shared
 from forebay.app.world.plan import MODEL, WORLD_S, Event, Plan, Trouble, draw
 from forebay.app.world.promises import Broken, WatchedPolicy, at_the_end, bill, each_second
 from forebay.controller.channel import Channel
@@ -119,13 +120,10 @@ class World:
         ready = sorted(name for name, replica in self.fleet.replicas.items() if replica.state is ReplicaState.READY)
         victims = ready if event.trouble is Trouble.METRICS_ALL else ready[event.draw % len(ready) :][:1] if ready else []
         port = self.fleet.replicas[victims[0]].port if victims else 0
+        front = self.fronts[event.draw % len(self.fronts)]
         match event.trouble:
-            case Trouble.GATEWAY_CRASH:
-                await self.fronts[event.draw % len(self.fronts)].crash(event.for_s)
-            case Trouble.GATEWAY_CUT_OFF:
-                await self.fronts[event.draw % len(self.fronts)].cut_off(event.for_s)
-            case Trouble.HOPS_CUT:
-                self.fronts[event.draw % len(self.fronts)].cut_hops()
+            case Trouble.GATEWAY_CRASH | Trouble.GATEWAY_CUT_OFF | Trouble.HOPS_CUT | Trouble.WORKER_KILLED:
+                await front.suffer(event)
             case Trouble.CHANNEL_CUT:
                 network().cut(CHANNEL_PORT)
             case Trouble.CHANNEL_HELD:
@@ -169,7 +167,8 @@ class World:
         ports = [front.port for front in self.fronts]
         told = await asyncio.gather(*(send(wish, ports[wish.number % len(ports)], MODEL, self.clock) for wish in self.plan.wishes))
         await troubles
-        answers = excused(told, self.plan.wishes, self.fronts)
+        answers, more = lost_with_workers(excused(told, self.plan.wishes, self.fronts), self.plan.wishes, self.fronts)
+        self.broken += more
         await self.clock.sleep_until(max(WORLD_S, self.clock.now_s() + 60.0))
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
@@ -206,9 +205,12 @@ class World:
         )
 
 
-def judge(seed: int, gateways: int = 1) -> Verdict:
-    """Run the world of ``seed``, with so many gateways. An error anywhere in it is a broken promise too, with where it came from."""
-    plan = draw(seed, gateways)
+def judge(seed: int, gateways: int = 1, workers: int | None = None) -> Verdict:
+    """Run the world of ``seed``, with so many gateways, and relay workers behind each (None: as drawn).
+
+    An error anywhere in it is a broken promise too, with where it came from.
+    """
+    plan = draw(seed, gateways, workers)
 
     async def main() -> Verdict:
         world = World(plan)
