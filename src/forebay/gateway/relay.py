@@ -19,10 +19,8 @@ from forebay.gateway.asking import asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
-from forebay.gateway.meters import Outcome, TierMeter
-from forebay.gateway.moving import Moving
 from forebay.gateway.lent import LEND_EVENTS, LentCall
-from forebay.gateway.meters import Outcome
+from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS, Waits
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import over_limit_reply, refusal_reply

@@ -9,8 +9,6 @@ import ssl
 from collections.abc import Mapping
 from functools import partial
 
-import msgspec
-
 from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
@@ -223,8 +221,7 @@ class Gateway(Duties):
 
     def report(self) -> Snapshot:
         """The same for the controller, with the limits of teams where it divides them."""
-        snapshot, shares = self.snapshot(), self.desk.shares.report(self.clock.now_s())
-        return snapshot if shares is None else msgspec.structs.replace(snapshot, shares=shares)
+        return self.desk.shares.told_with(self.snapshot())
 
     @property
     def direct(self) -> set[Direct]:

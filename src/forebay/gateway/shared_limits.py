@@ -6,9 +6,11 @@ stopped for longer, or of a gateway that yielded its replicas, may be another's 
 
 import math
 
+import msgspec
+
 from forebay.admission.lessee import ASK_FRACTION, HELD_FRACTION
 from forebay.admission.quotas import Cap, Hold, Quota
-from forebay.domain.roster import LimitUse, SharesGiven, SharesUsed
+from forebay.domain.roster import LimitUse, SharesGiven, SharesUsed, Snapshot
 from forebay.spec.types import TeamLimits
 
 GAP_FRACTION = ASK_FRACTION + 0.04
@@ -54,6 +56,11 @@ class SharedLimits:
             return None
         rows = [LimitUse(team, *row) for team, quota in self._quotas.items() for row in quota.told(now_s)]
         return SharesUsed(self._session, self._seen, tuple(rows))
+
+    def told_with(self, snapshot: Snapshot) -> Snapshot:
+        """``snapshot`` as the controller gets it."""
+        shares = self.report(snapshot.at_s)
+        return snapshot if shares is None else msgspec.structs.replace(snapshot, shares=shares)
 
     def given(self, given: SharesGiven | None, said_s: float, lease_s: float, now_s: float) -> None:
         """What it answers to what was said at ``said_s``. An answer that was so long on its way may have been taken back since."""

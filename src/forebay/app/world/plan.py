@@ -88,12 +88,11 @@ def draw(seed: int, gateways: int = 1, workers: int | None = None) -> Plan:
     ties = seed % 3 == 2
     shape = random.Random(f"{seed}/shape")
     profile = _profile(shape)
-    spec = msgspec.structs.replace(_spec(shape, profile), gateways=gateways)
-    if gateways > 1:
-        spec = _limited(spec)
     if workers is None:
         workers = WORKERS if seed % WITH_WORKERS_EVERY == 1 else 0
     spec = msgspec.structs.replace(_spec(shape, profile), gateways=gateways, relay_workers=workers)
+    if gateways > 1:
+        spec = _limited(spec)
     events = _events(seed, ties) + (_events_of_several(seed, ties) if gateways > 1 else ())
     events += _events_of_workers(seed, ties) if workers else ()
     return Plan(seed, ties, spec, profile, _wishes(seed, ties), events)

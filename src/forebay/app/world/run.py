@@ -11,9 +11,8 @@ from forebay.adapters.upstream import HttpUpstream
 from forebay.app import wiring
 from forebay.app.world.clients import Answer, Told, send
 from forebay.app.world.fleet import WorldFleet
-from forebay.app.world.fronts import Front, excused, shared
-from forebay.app.world.limits import LimitsWatch
 from forebay.app.world.fronts import Front, excused, lost_with_workers, shared
+from forebay.app.world.limits import LimitsWatch
 from forebay.app.world.plan import MODEL, WORLD_S, Event, Plan, Trouble, draw
 from forebay.app.world.promises import Broken, WatchedPolicy, at_the_end, bill, each_second
 from forebay.controller.channel import Channel
