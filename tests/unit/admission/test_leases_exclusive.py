@@ -6,6 +6,7 @@ assumed: a gateway that is cut off from the controller is not cut off from the o
 
 from collections import deque
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -276,6 +277,20 @@ def test_a_gateway_that_was_stopped_past_its_lease_uses_nothing_though_the_contr
         step()
     world.pass_time(40.0)
     assert world.gateways["a"].uses(world.now_s) == set()
+    assert world.gateways["b"].uses(world.now_s) == set(world.replicas)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.25, 0.5, 0.75, 1.0, 1.25])
+def test_a_gateway_whose_leases_stand_is_waited_for_when_another_one_comes_back(after_s):
+    """It is cut off while the other one is down, so its leases stand; it finds out only when it next asks."""
+    world = World()
+    world.begin(2, (1.0, 1.0, 1.0), (LATENCIES_S[0],) * 3, True, Drawn(2))
+    world.pass_time(40.0)
+    world.cut_off("a")
+    world.crash("b")
+    world.pass_time(40.0 + after_s)
+    world.restart_gateways()
+    world.pass_time(40.0)
     assert world.gateways["b"].uses(world.now_s) == set(world.replicas)
 
 
