@@ -65,8 +65,10 @@ class Reloader:
             gateway.reloads.waits = True
             self._say("config_refused", f"the configuration before is kept: {str(error).removesuffix(_STARTED)}")
             return
-        gateway.reloads.waits = False
+        was_refused, gateway.reloads.waits = gateway.reloads.waits, False
         if not changed:
+            if was_refused:  # or the log's last word would be the refusal
+                self._say("config_taken", f"{self._path} says again what is served by all the while")
             return
         gateway.reloads.taken += 1
         try:

@@ -118,7 +118,7 @@ class Supervisor:
                 self._poll()
                 self._tell(running)
             if self.stopping == 1:
-                _say("stopping: what is being answered is answered first, then the engines stop; interrupt again to end at once")
+                _say("stopping: what is being answered is answered first, then engines started here stop; interrupt again to end at once")
             self._stop()
         finally:
             for note in (self.state / RUNNING_FILE, self._announcement):

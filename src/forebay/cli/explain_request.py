@@ -61,7 +61,8 @@ def told(request_id: str, gateway: str | None, state: str | None, key: str) -> R
         try:
             return recorded(request_id, state)
         except BadInput as also:
-            raise type(error)(f"{error} {also}") from None
+            end = "" if str(error).endswith((".", ".)")) else "."
+            raise type(error)(f"{error}{end} {also}") from None
 
 
 def _latest(gateway_urls: Sequence[str], request_id: str, key: str) -> Record:
@@ -91,6 +92,8 @@ def _tells_most(record: Record) -> tuple[int, float]:
     """For sorting: what became of it is known where it was answered, or, where only the other gateway left there, to that one."""
     ended_s = record.arrived_unix_s + record.total_s
     if _AT_A_PEER in record.pool:
+        if record.continued:  # the other one knows only the end of the answer
+            return 4, ended_s
         return (2 if record.outcome in _TOLD_BY_ITSELF else 0), ended_s
     return (1 if record.outcome in _LEFT else 3), ended_s
 

@@ -185,7 +185,10 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
 
 
 class TierCounts(msgspec.Struct, frozen=True):
-    """Counters since the gateway started, of one (pool, tier); differences of two snapshots are rates."""
+    """Counters since the gateway started, of one (pool, tier); differences of two snapshots are rates.
+
+    What was refused at a limit of its team is in none of them: no replica would serve it.
+    """
 
     tier: str
     preemptible: bool

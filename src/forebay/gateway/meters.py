@@ -86,6 +86,8 @@ class TierMeter:
         "itl_met",
         "itl_missed",
         "itl_s",
+        "limited_output_tokens",
+        "limited_prompt_tokens",
         "outcomes",
         "output_tokens",
         "pool",
@@ -109,6 +111,8 @@ class TierMeter:
         self.arrived = 0
         self.arrived_prompt_tokens = 0
         self.arrived_output_tokens = 0
+        self.limited_prompt_tokens = 0
+        self.limited_output_tokens = 0
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.shed: dict[Refusal, int] = dict.fromkeys(Refusal, 0)
         self.retries = 0
@@ -129,9 +133,18 @@ class TierMeter:
         """A request came."""
         self.arrived += 1
         self.arrived_prompt_tokens += shape.prompt_tokens
-        # Demand is a mean: the estimate, a high quantile, serves until there are answers to take one from.
+        self.arrived_output_tokens += self._expected_output_tokens(shape)
+
+    def over_limit(self, shape: Shape) -> None:
+        """What came last is refused at a limit of its team, whatever the fleet could do: it stays counted as asked, and is no demand."""
+        self.shed[Refusal.OVER_LIMIT] += 1
+        self.limited_prompt_tokens += shape.prompt_tokens
+        self.limited_output_tokens += self._expected_output_tokens(shape)
+
+    def _expected_output_tokens(self, shape: Shape) -> int:
+        """Demand is a mean: the estimate, a high quantile, serves until there are answers to take one from."""
         answered = self.outcomes[_COMPLETED]
-        self.arrived_output_tokens += shape.output_tokens if answered < ANSWERS_FOR_A_MEAN else self.output_tokens // answered
+        return shape.output_tokens if answered < ANSWERS_FOR_A_MEAN else self.output_tokens // answered
 
     def ended(self, outcome: Outcome, usage: Usage | None) -> None:
         """A request is over, or over here."""
@@ -158,16 +171,16 @@ class TierMeter:
             self.itl_missed += 1
 
     def counts(self) -> TierCounts:
-        """For the controller. Clients that left are neither completed nor failed."""
-        outcomes = self.outcomes
+        """For the controller. Clients that left are neither completed nor failed, and what limits of teams refused is left out."""
+        outcomes, limited = self.outcomes, self.shed[Refusal.OVER_LIMIT]
         return TierCounts(
             tier=self.tier.name,
             preemptible=self.tier.preemptible,
-            arrived=self.arrived,
-            arrived_prompt_tokens=self.arrived_prompt_tokens,
-            arrived_output_tokens=self.arrived_output_tokens,
+            arrived=self.arrived - limited,
+            arrived_prompt_tokens=self.arrived_prompt_tokens - self.limited_prompt_tokens,
+            arrived_output_tokens=self.arrived_output_tokens - self.limited_output_tokens,
             completed=outcomes[Outcome.COMPLETED] + outcomes[Outcome.REFUSED_BY_ENGINE],
-            shed=outcomes[Outcome.SHED],
+            shed=outcomes[Outcome.SHED] - limited,
             failed=outcomes[Outcome.FAILED],
             truncated=outcomes[Outcome.TRUNCATED],
             ttft_met=self.ttft_met,

@@ -126,7 +126,7 @@ class Call(LentCall):
     def over_limit(self, over: OverCap) -> None:
         """Tell the client which limit of its team that is, and whether coming back will help."""
         self._over = True
-        self._meter.shed[Refusal.OVER_LIMIT] += 1
+        self._meter.over_limit(self._estimate)
         reply, extra = over_limit_reply(over, self._context.speed, self._context.chance)
         self._turned_away(Refusal.OVER_LIMIT, reply)
         self._refuse(reply, extra)

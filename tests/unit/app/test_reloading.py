@@ -77,6 +77,10 @@ def test_what_is_wrong_is_refused_in_the_words_of_check_and_nothing_changes(edit
         path.write_text(FILE.format(key="sk-one-0123456789"))
         await reloader.reload()
         assert not gateway.reloads.waits
+        assert sink.kinds() == ["config_refused", "config_taken"], "who undoes a mistake is told that it is undone"
+        assert gateway.reloads.taken == 0
+        await reloader.reload()
+        assert len(sink.events) == 2
 
     edited(test)
 

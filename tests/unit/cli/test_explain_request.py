@@ -221,6 +221,16 @@ def test_one_that_hung_at_another_gateway_is_told_of_by_the_one_that_gave_it_up(
     assert explain_request.told("req-1", None, several(*answers), "") == HUNG
 
 
+CONTINUED = msgspec.structs.replace(FORWARDED, continued=1, tried=("chat-1",), why="The engine's answer broke off (cut).")
+ITS_END = msgspec.structs.replace(RECORD, arrived_unix_s=RECORD.arrived_unix_s + 1)
+
+
+@pytest.mark.parametrize("answers", [(CONTINUED, ITS_END), (ITS_END, CONTINUED)])
+def test_a_stream_that_went_on_at_another_gateway_is_told_of_by_the_one_that_had_all_of_it(several, answers):
+    """The other one knows of no failure, and counts the answer so far as prompt."""
+    assert explain_request.told("req-1", None, several(*answers), "") == CONTINUED
+
+
 def test_so_it_is_from_the_history(tmp_path):
     store = SqliteStore(tmp_path / STORE_FILE)
     before = msgspec.structs.replace(RECORD, arrived_unix_s=RECORD.arrived_unix_s - 100.0)
@@ -242,6 +252,12 @@ def test_where_no_gateway_knows_the_request_it_is_said_how_many_were_asked(sever
     with pytest.raises(BadInput, match=r"is here\..*; no answer from http://g:1"):
         explain_request.told("req-1", None, several(404, GONE), "")
     with pytest.raises(NotRunning, match="no answer from http://g:1"):
+        explain_request.told("req-1", None, several(GONE, GONE), "")
+
+
+def test_what_no_gateway_tells_and_what_the_history_lacks_are_two_sentences(several, tmp_path):
+    SqliteStore(tmp_path / STORE_FILE).close()
+    with pytest.raises(NotRunning, match=r"no answer from http://g:1\. Nor is it in the history"):
         explain_request.told("req-1", None, several(GONE, GONE), "")
 
 

@@ -60,9 +60,9 @@ def test_answers_tell_a_limited_team_what_is_left_and_others_nothing(world, spec
         free = await front.ask(CHAT, keyed("sk-free"))
         assert free.status == 200
         assert not any(name.startswith("x-ratelimit") for name in free.headers)
-        assert front.counts().shed == 1
         page = (await front.ask(None, target="/metrics")).body.decode()
         assert 'forebay_team_over_limit_total{limit="requests_per_minute",team="limited"} 1.0' in page
+        assert 'forebay_shed_total{pool="chat",reason="over_limit",tier="interactive"} 1.0' in page
         assert 'forebay_team_given_tokens_total{pool="chat",team="free",tier="interactive"} 30.0' in page
         assert 'forebay_team_waiting{pool="chat",team="free",tier="interactive"} 0.0' in page
 
@@ -70,6 +70,23 @@ def test_answers_tell_a_limited_team_what_is_left_and_others_nothing(world, spec
         await (streamed if seen.json().get("stream") else quick)(seen, answer)
 
     world(test, either, spec=teams(spec, requests_per_minute=2))
+
+
+def test_what_a_teams_limit_refuses_is_no_demand(world, spec):
+    """A script that hammers at its team's limit would have replicas started for it that could serve none of it."""
+
+    async def test(front):
+        assert (await front.ask(CHAT, keyed("sk-limited"))).status == 200
+        before = front.counts()
+        for _ in range(30):
+            assert (await front.ask(CHAT, keyed("sk-limited"))).status == 429
+        assert front.counts() == before
+        assert before.arrived == 1
+        page = (await front.ask(None, target="/metrics")).body.decode()
+        assert 'forebay_arrived_total{pool="chat",tier="interactive"} 31.0' in page
+        assert 'forebay_requests_total{outcome="shed",pool="chat",tier="interactive"} 30.0' in page
+
+    world(test, quick, spec=teams(spec, requests_per_minute=1))
 
 
 def test_a_request_over_its_teams_limit_by_itself_is_told_not_to_come_back(world, spec):
