@@ -8,7 +8,7 @@ from forebay.adapters.upstream import HttpUpstream
 from forebay.adapters.upstream.connection import HEAD_BYTES_MAX
 from forebay.ports import End, FetchFailed, fetch, get_request
 from forebay.testing.fake_engine import FakeEngine
-from forebay.testing.loop import network, run
+from forebay.testing.loop import CallbackErrors, network, run
 
 GET = b"GET / HTTP/1.1\r\nhost: e\r\n\r\n"
 
@@ -600,3 +600,23 @@ def test_a_body_beside_its_head_is_sent_after_it():
         answer.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n%d" % len(request.body))
 
     with_engine(test, script)
+
+
+def test_who_fails_at_a_whole_answer_hears_that_the_exchange_is_over():
+    """It was told nothing any more, and waited for ever: a connection that has been let go of tells nobody that it ends."""
+
+    class Fails(Sink):
+        def answer(self, head, body):
+            raise KeyError(body)
+
+    ends = []
+
+    async def test(upstream, engine):
+        for _ in range(2):
+            sink = Fails()
+            upstream.send(engine.url, GET, sink)
+            ends.append(await sink.outcome())
+
+    with pytest.raises(CallbackErrors, match="1, the first"):
+        with_engine(test, says(LENGTH + b"body"))
+    assert ends == [End.COMPLETE, End.CUT]

@@ -11,7 +11,7 @@ import msgspec
 from forebay.domain.shape import Usage
 from forebay.gateway.body import Ask
 from forebay.gateway.emitted import Emitted, Opening
-from forebay.gateway.events import Choice, Event, UsageFields
+from forebay.gateway.events import UNREADABLE, Choice, Event, UsageFields
 
 COMPLETION_TOKENS = 16
 """``max_tokens`` of a completion that doesn't say (OpenAI's, and vLLM's)."""
@@ -136,14 +136,14 @@ def _count(value: msgspec.Raw | None) -> int | None:
     """As engines read a number of tokens: 40.0 and "40" are 40."""
     try:
         return _decode_count(bytes(value or b"0")) or 0
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
 
 
 def _all_text(messages: msgspec.Raw | None) -> bool:
     try:
         listed = _decode_messages(messages or b"[]")
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return False
     parts = (part for message in listed if isinstance(message.content, list) for part in message.content)
     return all(isinstance(part, str) or part.type == "text" for part in parts)

@@ -357,5 +357,5 @@ class Desk:
 
     def _rearm(self) -> None:
         due = [deadline_s for pool in self.pools.values() if (deadline_s := pool.admission.next_deadline_s()) is not None]
-        if due and self._timer is None:
+        if due and (self._timer is None or min(due) < self._timer_at_s):
             self._arm(min(due))

@@ -7,6 +7,7 @@ is told in the right form too.
 import msgspec
 
 from forebay.gateway.answers import DONE_EVENT, ErrorReply
+from forebay.gateway.events import UNREADABLE
 
 ANTHROPIC = b"/v1/messages"
 RESPONSES = b"/v1/responses"
@@ -70,14 +71,14 @@ def in_shape(status: int, body: bytes, target: bytes) -> ErrorReply | None:
     if target.startswith(ANTHROPIC):
         try:
             told = _decode_anthropic(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return _read(status, body)
         known = told.type == "error" and told.error.type == _anthropic_type(status)
         return None if known else ErrorReply(status, "", None, told.error.message)
     try:
         error = _decode_openai(body).error
         fields = _decode_fields(_decode_fields(body)["error"]) if isinstance(error, _Told) else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return _read(status, body)
     if isinstance(error, str):
         return _plain(status, error)
@@ -94,7 +95,7 @@ def _read(status: int, body: bytes) -> ErrorReply:
         fields = _decode_fields(body)
         told = fields.get("detail") or fields.get("message") or fields.get("error")
         text = (told and bytes(told).decode("utf-8", "replace").strip('"')) or ""
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         text = body[:1000].decode("utf-8", "replace").strip()
     return _plain(status, text[:1000] or f"The engine answered {status}.")
 

@@ -9,6 +9,8 @@ import msgspec
 
 from forebay.domain.shape import Usage
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for bytes that are not what was looked for, down to JSON that is nested too deeply."""
 _RAW = msgspec.Raw()
 _EMPTY = (b"", b"null", b"[]", b"{}")
 _NEWLINE = b"\n"[0]
@@ -138,7 +140,7 @@ def with_fingerprint_of(usage_event: bytes, last: bytes) -> bytes:
     """``last``, the event (with its end) that ended an answer, with the ``system_fingerprint`` that only ``usage_event`` tells."""
     try:
         told = _decode_fingerprint(data_of(usage_event)).system_fingerprint
-    except msgspec.DecodeError:
+    except UNREADABLE:
         told = None
     body = last.rstrip()
     if told is None or not body.endswith(b"}"):

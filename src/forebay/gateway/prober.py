@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 import msgspec
 
 from forebay.gateway.continuing import CHAT, PATH
+from forebay.gateway.events import UNREADABLE
 from forebay.ports.upstream import FetchFailed, Upstream, fetch
 
 PROBE_REAL_S = 5.0
@@ -62,7 +63,7 @@ class Prober:
 
         async def run() -> None:
             text = None
-            with contextlib.suppress(FetchFailed, ValueError, msgspec.DecodeError):
+            with contextlib.suppress(FetchFailed, ValueError, *UNREADABLE):
                 status, answer = await fetch(self._upstream, url, _post(url, _DETOKENIZE, body), TEXT_BYTES_MAX, PROBE_REAL_S)
                 text = _decode_text(answer).prompt if status == 200 else None
             done(text)

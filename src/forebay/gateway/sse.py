@@ -12,11 +12,9 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 
-import msgspec
-
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
-from forebay.gateway.events import EngineError, Event, complete_bytes, data_of, decode_event, with_fingerprint_of
+from forebay.gateway.events import UNREADABLE, EngineError, Event, complete_bytes, data_of, decode_event, with_fingerprint_of
 from forebay.native import Takes
 from forebay.ports.upstream import Taker
 
@@ -269,7 +267,7 @@ class EventStream(Takes):
             return None
         try:
             parsed = decode_event(data)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             self._content(_FINISHED.search(event) is not None)  # not the shape we know: the client may know it
             return None
         if parsed.error:

@@ -7,13 +7,11 @@ busy machine, several. The ids are appended to a log as they stand, in decimal; 
 
 import re
 
-import msgspec
-
 from forebay.domain.shape import Usage
 from forebay.gateway.asking import NOTHING, Wants
 from forebay.gateway.continuing import Translation
 from forebay.gateway.emitted import Emitted, Opening, decode_opening
-from forebay.gateway.events import Event, complete_bytes, data_of, decode_event, without_ids, without_usage
+from forebay.gateway.events import UNREADABLE, Event, complete_bytes, data_of, decode_event, without_ids, without_usage
 from forebay.gateway.sse import EventStream, all_open
 from forebay.ports.upstream import Taker
 
@@ -210,5 +208,5 @@ class ContinuedStream(ToldStream):
 def _opening(event: bytes) -> Opening:
     try:
         return decode_opening(data_of(event))
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return Opening()

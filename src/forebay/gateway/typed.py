@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from forebay.domain.shape import Usage
-from forebay.gateway.events import EngineError, data_of
+from forebay.gateway.events import UNREADABLE, EngineError, data_of
 from forebay.gateway.sse import EventStream, Trouble
 from forebay.ports.upstream import Taker
 
@@ -161,7 +161,7 @@ class TypedStream(EventStream):
         data = data_of(event)
         try:
             parsed = _decode(data) if data.startswith(b"{") else None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             parsed = None
         if parsed is None or not parsed.type:
             return super()._inspect_event(event)
@@ -186,7 +186,7 @@ class TypedStream(EventStream):
     def _see_response(self, kind: str, raw: bytes) -> None:
         try:
             response = _decode_response(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return
         if kind == "response.created":
             self.response_id = response.id
@@ -211,6 +211,6 @@ def typed_usage(body: bytes) -> tuple[Usage | None, str]:
     """The usage in a whole answer, and its ``id``."""
     try:
         answer = _decode_answer(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None, ""
     return (None if answer.usage is None else answer.usage.usage()), answer.id

@@ -7,7 +7,7 @@ import msgspec
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
-from forebay.gateway.events import UsageFields
+from forebay.gateway.events import UNREADABLE, UsageFields
 from forebay.ports.upstream import ResponseHead
 
 HELD_BYTES_MAX = 1024 * 1024
@@ -67,7 +67,7 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
         return usage_in_tail(body[-TAIL_BYTES:]), b'"abort"' in body and b'"finish_reason":"abort"' in body.replace(b'": "', b'":"')
     try:
         answer = _decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None, False
     aborted = False
     for choice in answer.choices:
@@ -95,6 +95,6 @@ def usage_in_tail(tail: bytes) -> Usage | None:
         if depth == 0:
             try:
                 return _decode_usage(tail[start : position + 1]).usage()
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 return None
     return None

@@ -54,7 +54,8 @@ class ResponseSink(Protocol):
 
     @property
     def answer(self) -> Callable[[ResponseHead, bytes], None] | None:
-        """Takes a whole response that was one read, as a short one mostly is: the exchange is over by then, and nothing else is called."""
+        """Takes a whole response that was one read, as a short one mostly is: the exchange is over by then, and nothing else is called,
+        but `end` where this raises."""
         ...
 
     def head(self, head: ResponseHead) -> None:

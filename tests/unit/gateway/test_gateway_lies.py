@@ -353,3 +353,38 @@ def test_the_profile_says_what_a_stall_is():
         assert front.gateway.desk.pools["chat"].stall_s == pytest.approx(20 * (1.0 + 512 * 0.0001))
 
     fleet(test, profile=slow)
+
+
+@pytest.mark.parametrize("target", [CHAT, "/v1/responses", "/v1/audio/speech"])
+@pytest.mark.parametrize("status", [200, 201, 400, 500])
+def test_a_whole_answer_that_is_nested_too_deeply_for_the_parser_is_an_answer_like_any_other(world, target, status):
+    """As where ``/v1/responses`` repeats the schema of a tool: its reader raised, the client waited for ever, and the permit was kept."""
+    deep = b'{"tools":%b1%b,"usage":{"prompt_tokens":3,"completion_tokens":2}}' % (b'{"a":' * 4000, b"}" * 4000)
+
+    async def nested(_, answer):
+        head = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        answer.raw(head % (status, len(deep)) + deep)
+
+    async def test(front):
+        client = await front.client()
+        for _ in range(2):  # the second answer has a head that is known
+            answer = await asyncio.wait_for(client.ask(target, {"model": "llama", "messages": [], "input": "x"}), 10)
+            assert (answer.status, answer.body) == (status, deep) if status < 400 else answer.status in (status, 503)
+        assert front.permits == 0
+
+    world(test, nested)
+
+
+def test_an_event_that_is_nested_too_deeply_for_the_parser_passes(world):
+    async def nested(_, answer):
+        answer.stream()
+        answer.chunk(b'data: {"choices":[{"delta":{"tool_calls":%b1%b}}]}\n\n' % (b"[" * 4000, b"]" * 4000))
+        answer.token("x", "stop")
+        answer.done()
+
+    async def test(front):
+        answer = await asyncio.wait_for(front.ask({"model": "llama", "messages": [], "stream": True}), 10)
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        assert front.counts().completed == 1
+
+    world(test, nested)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forebay.domain.roster import Roster
+from forebay.domain.roster import Roster, RosterPool, RosterReplica
 from forebay.engine.catalogue import PROFILES
 from forebay.gateway.body import rewritten
 from forebay.gateway.identity import Identity
@@ -268,6 +268,33 @@ def test_a_wait_that_expires_is_answered_by_one_timer(world, one_slot):
         assert front.clock.now_s() - started_s == pytest.approx(30.0, abs=0.1)
 
     world(test, hangs, capacity=one_slot)
+
+
+def test_who_waits_longest_in_one_pool_does_not_hold_up_who_waits_in_another(world, one_slot, spec):
+    """The timer set for what is left in the pool where one had just expired was kept, though another pool's next was due before it."""
+    pools = (*spec.pools, Pool("other", "small", EngineKind("attach")))
+    two_pools = msgspec.structs.replace(spec, pools=pools, models=(*spec.models, Model("small", 8192)))
+
+    async def test(front):
+        first, second = front.engines
+        replicas = (RosterReplica("r0", first.url, one_slot), RosterReplica("r1", second.url, one_slot))
+        front.version += 1
+        front.gateway.apply(Roster(1, front.version, 10.0, (RosterPool("chat", replicas[:1]), RosterPool("other", replicas[1:]))))
+
+        async def waited_s(model, from_s):
+            client = await front.client()
+            await front.sleep(from_s)
+            began_s = front.clock.now_s()
+            answer = await client.ask("/v1/chat/completions", CHAT | {"model": model})
+            assert error_of(answer)["code"] == "queue_wait_expired"
+            return front.clock.now_s() - began_s
+
+        for model in ("llama", "small"):
+            (await front.client()).send("/v1/chat/completions", CHAT | {"model": model})
+        waits_s = await asyncio.gather(waited_s("llama", 1.0), waited_s("small", 2.0), waited_s("llama", 20.0))
+        assert waits_s == pytest.approx([30.0] * 3, abs=0.1)
+
+    world(test, hangs, hangs, spec=two_pools)
 
 
 # -- rosters and snapshots ----------------------------------------------------------------------------------------------------

@@ -227,7 +227,11 @@ class EngineConnection(Reads, asyncio.Protocol):
         else:
             self.transport.close()
         exchange.let_go()
-        answer(head, body)
+        try:
+            answer(head, body)
+        except BaseException:
+            sink.end(End.CUT, "its answer could not be handled")  # else it would wait for ever: nobody knows of the exchange any more
+            raise
 
     def _take_chunks(self, data: bytes) -> bool:
         """Hand on ``data`` if it is nothing but whole chunks of usual size, or those and the end."""
