@@ -21,6 +21,7 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
 from forebay.gateway.duties import Duties
 from forebay.gateway.failures import Failures
+from forebay.gateway.families import Reloads, registry
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
@@ -28,7 +29,7 @@ from forebay.gateway.large import call_for
 from forebay.gateway.lending import Lending
 from forebay.gateway.light import Light
 from forebay.gateway.metering import Metering
-from forebay.gateway.meters import Reloads, TierMeter, registry
+from forebay.gateway.meters import TierMeter
 from forebay.gateway.pages import Pages
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.peering import Peering

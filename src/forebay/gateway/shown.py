@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from forebay.admission.fairness import TeamLoad
 from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
+from forebay.gateway.families import Reloads
 from forebay.gateway.http import HttpServer
 from forebay.gateway.lending import Lending
 from forebay.gateway.metering import Metering
-from forebay.gateway.meters import Reloads
 from forebay.gateway.records import Records
 from forebay.gateway.shape_errors import ShapeErrors
 
