@@ -97,6 +97,8 @@ class FakeEngine:
         self.script = script
         self.seen: deque[Seen] = deque(maxlen=SEEN_MAX)
         self.open: set[asyncio.Transport] = set()
+        self.answering: set[asyncio.Task[None]] = set()
+        """Held here: a loop holds no task that waits, and its connection may be gone long before it is done."""
         self.accepted = 0
         self.port = 0
         self.url = ""
@@ -122,7 +124,6 @@ class _Connection(asyncio.Protocol):
         self._engine = engine
         self._buffer = b""
         self._answers: list[Answer] = []
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # uvloop's are none by name
@@ -145,8 +146,8 @@ class _Connection(asyncio.Protocol):
             answer = Answer(self._transport)
             self._answers = [answer]
             task = asyncio.ensure_future(self._engine.script(seen, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._engine.answering.add(task)
+            task.add_done_callback(self._engine.answering.discard)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._engine.open.discard(self._transport)
