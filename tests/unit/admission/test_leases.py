@@ -244,3 +244,20 @@ def test_an_answer_that_was_long_on_its_way_renews_nothing(lessee):
     lessee.advance(9.0)
     assert lessee.renewed(1.0, LEASE_S, 10.2) == []
     assert lessee.state is State.ASKING
+
+
+def test_what_a_gateway_had_that_was_alone_waits_until_another_one_has_been_there_for_half_a_lease():
+    """It may stand, as nobody heard the controller, until it has asked the new one, whatever that is called."""
+    leases = Leases(15.0, None, 1, 0.0)
+    leases.joined("a", (), 0.0)
+    wants = {"chat": Wants(["1"], {}, {})}
+    assert leases.balance(wants, 1.0) == [Grant("1", "a")]
+    for second in range(2, 60):
+        assert leases.balance(wants, float(second)) == []
+    leases.joined("c", (), 60.0)
+    effects = []
+    for second in range(60, 70):
+        leases.heard("c", float(second))
+        effects += [(second, effect) for effect in leases.balance(wants, float(second))]
+    assert effects == [(68, Lapse("a")), (68, Grant("1", "c"))]
+    leases.check()
