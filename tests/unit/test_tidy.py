@@ -41,7 +41,7 @@ def test_a_module_opens_with_its_idea_and_has_no_open_ends(path):
 def test_no_module_is_dead():
     """A module nobody imports and nobody starts is dead weight; entry points are named here."""
     started = {
-        "forebay.cli.main",
+        "forebay.__main__",
         "forebay.emulator.__main__",
         "forebay.adapters.local.shim",
         "forebay.app.controller_main",
