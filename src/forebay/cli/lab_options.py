@@ -103,7 +103,7 @@ ActuatorKind = Annotated[
         rich_help_panel=World,
         help="direct: the decision is carried out as it is. hpa or keda (the same: KEDA acts through an HPA): it is a metric, behind "
         "polling, tolerance and stabilisation, with Kubernetes' and KEDA's defaults or as set: keda,sync=15s,tolerance=0.1,up_window=0s,"
-        "down_window=5m,polling=30s,cooldown=5m.",
+        "down_window=5m,polling=30s,cooldown=5m,victims=fewest.",
     ),
 ]
 StartCv = Annotated[
