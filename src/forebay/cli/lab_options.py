@@ -332,6 +332,8 @@ def check_outputs(given: dict[str, Any]) -> None:
     html, read = given["html"], given.get("trace") or given.get("history")
     output.check_json(given["json"])
     if html is not None:
+        if str(html) == "-":
+            raise BadInput("--html: found '-', allowed: a file; --json alone goes to stdout")
         outputs.check("--html", html)
     inputs = {"the trace": read, "what --lengths names": given.get("lengths"), "the configuration": given["spec"]}
     outputs.check_apart(
