@@ -3,7 +3,8 @@
     python bench/simulation.py [--requests 2000000] [--json PATH] [--peers] [--peers-python .venv-peers/bin/python]
 
 Every case is a process of its own, played as the lab plays it: to the next decision, a scrape of every replica, and on. Seconds
-are of CPU, after compilation, with the drawing of arrivals in them. ``--peers`` runs DynoSim (`python -m dynamo.replay` of
+are of CPU, after compilation, with the drawing of arrivals in them. Decisions are timed apart: Forebay's policy over `examples/lab.yaml`'s
+pool with four weeks of history, which it learns from at its first look. ``--peers`` runs DynoSim (`python -m dynamo.replay` of
 ai-dynamo 1.3.1) and Forebay on the same hour of azure2023's conversations with 4 replicas. Lengths are that trace's where
 ../shared/traces is there, else lognormal ones of the same means.
 """
@@ -26,17 +27,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from forebay.app.config import load
 from forebay.demand.arrays import CHUNK_ROWS, Arrivals
 from forebay.domain.profile import Profile
+from forebay.domain.scaling import Decision, History, Observation
 from forebay.engine.capacity import roster_capacity
 from forebay.engine.catalogue import PROFILES
+from forebay.scaling.capacity import pool_capacity
+from forebay.scaling.policy import QueueFirst
+from forebay.simulation import lab
 from forebay.simulation.fast import FastFleet
+from forebay.simulation.lab_scenario import scenario_from
 from forebay.simulation.values import Dispatch, FleetRules, Queueing, TierRules
 
 TRACE = Path(__file__).resolve().parents[2] / "shared" / "traces" / "azure2023" / "AzureLLMInferenceTrace_conv.csv"
 DECISION_S = 15.0
 GOAL_PER_S = 400_000
 GOAL_GROWTH = 3.0
+GOAL_DECIDE_MS = 0.5
+DECIDING_S, DECIDING_PER_S = 3 * 3600.0, 60.0
+WEEKS_S, BUCKET_S = 28 * 86_400.0, 300.0
 GOAL_OVER_PEER = 300.0
 PEER_REPLICAS = 4
 PEER_BLOCKS = 27_000
@@ -177,6 +187,38 @@ def in_own_process(name: str, requests: int) -> dict[str, Any]:
     return found
 
 
+class Timed:
+    """A policy, and the seconds of CPU that each of its decisions took."""
+
+    def __init__(self, policy: QueueFirst) -> None:
+        self._policy = policy
+        self.took_s: list[float] = []
+
+    def decide(self, observation: Observation) -> Decision:
+        began_s = time.process_time()
+        decision = self._policy.decide(observation)
+        self.took_s.append(time.process_time() - began_s)
+        return decision
+
+
+def deciding() -> dict[str, float]:
+    """What a decision costs, some twenty replicas and four weeks of history before it."""
+    spec = load(Path(__file__).resolve().parents[1] / "examples" / "lab.yaml")
+    (pool,) = spec.pools
+    scenario = scenario_from(pool, spec.tiers, duration_s=DECIDING_S, start_wall_s=WEEKS_S, initial_replicas=20)
+    times_s = np.arange(0, WEEKS_S, BUCKET_S)
+    counts = np.random.default_rng(2).poisson(DECIDING_PER_S * BUCKET_S * (1 - 0.3 * np.cos(times_s * 2 * math.pi / 86_400.0)) / 0.7)
+    past = History(0.0, BUCKET_S, *(np.asarray(counts * tokens, "<f4").tobytes() for tokens in (1, 1155, 211)))
+    timed = Timed(QueueFirst(pool.scaling, pool_capacity(pool), (), pool.name, pool.slo))
+    arrivals = drawn(Case("deciding", "", 20, DECIDING_PER_S), round(1.1 * DECIDING_PER_S * DECIDING_S))
+    played = lab.play(scenario, timed, arrivals, name="forebay", cpu_clock=time.process_time, past=past, pool=pool.name)
+    first_s, *others_s = timed.took_s
+    found = {"decide_ms": 1e3 * statistics.mean(others_s), "first_decide_ms": 1e3 * first_s, "replicas_mean": played.replicas_mean}
+    print(f"decide {found['decide_ms']:.2f} ms of CPU on average over {len(others_s)}, goal ≤ {GOAL_DECIDE_MS:g}; ", end="")
+    print(f"the first, which learns from four weeks, {found['first_decide_ms']:.0f} ms; {played.replicas_mean:.1f} replicas")
+    return found
+
+
 def children_s(words: tuple[str, ...]) -> tuple[float, float]:
     """Seconds of CPU and of wall that a command takes."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -289,7 +331,7 @@ def main() -> None:
         print(json.dumps(play(CASES[options.one], options.requests)))
         return
     rows = [in_own_process(name, options.requests) for name in CASES]
-    found: dict[str, Any] = {"cases": rows, **report(rows)}
+    found: dict[str, Any] = {"cases": rows, **report(rows), **deciding()}
     if options.peers:
         found["peer"] = against_peer(options.peers_python)
     if options.json:

@@ -103,7 +103,7 @@ ActuatorKind = Annotated[
         rich_help_panel=World,
         help="direct: the decision is carried out as it is. hpa or keda (the same: KEDA acts through an HPA): it is a metric, behind "
         "polling, tolerance and stabilisation, with Kubernetes' and KEDA's defaults or as set: keda,sync=15s,tolerance=0.1,up_window=0s,"
-        "down_window=5m,polling=30s,cooldown=5m.",
+        "down_window=5m,polling=30s,cooldown=5m,victims=fewest.",
     ),
 ]
 StartCv = Annotated[
@@ -332,6 +332,8 @@ def check_outputs(given: dict[str, Any]) -> None:
     html, read = given["html"], given.get("trace") or given.get("history")
     output.check_json(given["json"])
     if html is not None:
+        if str(html) == "-":
+            raise BadInput("--html: found '-', allowed: a file; --json alone goes to stdout")
         outputs.check("--html", html)
     inputs = {"the trace": read, "what --lengths names": given.get("lengths"), "the configuration": given["spec"]}
     outputs.check_apart(

@@ -64,12 +64,22 @@ def seen(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, horizon_s: flo
 
 
 def learned(
-    learnt: Learnt, buckets: Sequence[Bucket], now_s: float, wall_s: float, horizon_s: float, history: History, prices: Prices
+    learnt: Learnt,
+    buckets: Sequence[Bucket],
+    now_s: float,
+    wall_s: float,
+    horizon_s: float,
+    history: History,
+    prices: Prices,
+    timezone: str = "UTC",
 ) -> Learnt:
-    """``learnt`` for the next decision: outcomes that are due, once a minute a new forecast and what it expects."""
+    """``learnt`` for the next decision: outcomes that are due, once a minute a new forecast and what it expects.
+
+    ``timezone``: whose clock the same hour of past days is meant in.
+    """
     if learnt.minute_s is not None and 0 <= now_s - learnt.minute_s < OUTCOME_S:
         return learnt
-    past = forecast.Past.of(history)
+    past = forecast.Past.of(history, zone=timezone)
     level = mean_per_s(buckets, now_s, level_s(horizon_s))
     remembered = forecast.learned(learnt.forecast or forecast.ForecastMemory(), past, wall_s, level)
     at_horizon = forecast.middle(past, wall_s, horizon_s + ahead_s(horizon_s), remembered)

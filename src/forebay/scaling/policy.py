@@ -245,7 +245,8 @@ class QueueFirst:
         if not sustained.due(memory, now_s):
             return memory
         prices = self._prices(sight, memory)
-        learnt = outlook.learned(memory.learnt, memory.buckets, now_s, observation.wall_s, self._horizon_s(sight), history, prices)
+        horizon_s, timezone = self._horizon_s(sight), self._settings.forecast_timezone
+        learnt = outlook.learned(memory.learnt, memory.buckets, now_s, observation.wall_s, horizon_s, history, prices, timezone)
         lately = sustained.used(memory, now_s, capacity, self._slo)
         uses, irreducible = sustained.unpreventable(memory, sight, capacity, self._slo, lately)
         return msgspec.structs.replace(

@@ -29,6 +29,16 @@ def pick(replicas: Iterable[ReplicaObservation], count: int) -> tuple[str, ...]:
     return tuple(replica.id for replica in candidates[: max(0, count)])
 
 
+def newest(replicas: Iterable[ReplicaObservation], count: int) -> tuple[str, ...]:
+    """Ids of ``count`` victims as a ReplicaSet chooses where nobody steers it: what isn't ready first, then what became ready last.
+
+    Source: Kubernetes' controller_utils.go, ActivePodsWithRanks.
+    """
+    candidates = [replica for replica in replicas if _rank(replica) is not None]
+    candidates.sort(key=lambda replica: (replica.state is ReplicaState.READY, -replica.since_s, replica.id))
+    return tuple(replica.id for replica in candidates[: max(0, count)])
+
+
 def restorable(replicas: Iterable[ReplicaObservation], count: int) -> tuple[str, ...]:
     """Ids of up to ``count`` draining replicas to take back when load returns: most live tokens first, as they free latest."""
     draining = [replica for replica in replicas if replica.state is ReplicaState.DRAINING]

@@ -29,13 +29,15 @@ def act(lives: Lives, scenario: Scenario, target: int, seen: Sequence[ReplicaObs
 def act_on_count(lives: Lives, scenario: Scenario, target: int, seen: Sequence[ReplicaObservation], now_s: float) -> None:
     """As a Deployment does: every pod that isn't terminating counts, late ones too; a terminating one never comes back.
 
-    The victims are still picked by live tokens, since a gateway can steer them (pod deletion cost).
+    The victims are still picked by live tokens, since a gateway can steer them (pod deletion cost), unless the actuator
+    says that nobody does.
     """
     present = sum(replica.state is not ReplicaState.DRAINING for replica in seen)
     if present == target:
         return
     by_id = {replica.id: replica for replica in lives.replicas.values()}
-    _dismiss(lives, scenario, [by_id[name] for name in victims.pick(seen, present - target)], now_s)
+    leaving = (victims.pick if scenario.actuator.steered else victims.newest)(seen, present - target)
+    _dismiss(lives, scenario, [by_id[name] for name in leaving], now_s)
     slots = _starts_max(scenario) - sum(replica.expected_ready_s is not None for replica in seen)
     lives.request(max(0, min(target - present, slots)), now_s)
 

@@ -251,6 +251,8 @@ class Actuator(msgspec.Struct, frozen=True):
     polling_s: float = 30.0
     """KEDA's own polling, for 0 ↔ 1."""
     cooldown_s: float = 300.0
+    steered: bool = True
+    """The victims are those with the fewest live tokens, by their pods' deletion cost; else Kubernetes' own choice, the newest."""
 
 
 class Scenario(msgspec.Struct, frozen=True):

@@ -1,5 +1,6 @@
 """The tables of `scaling:`: when a pool grows and shrinks, and what more or fewer replicas are worth."""
 
+from forebay.spec import formats
 from forebay.spec.kinds import Flag, Number, Whole, duration, ramp, rate
 from forebay.spec.records import Field, Record
 from forebay.spec.types import Scaling
@@ -55,6 +56,13 @@ FORECAST = Record(
             "Replaces `in.calm` where the forecast sees as far as a start takes.",
             "forecast_calm_s",
             default="two cold starts, from 1m to 5m",
+        ),
+        Field(
+            "timezone",
+            formats.TIMEZONE,
+            "Whose clock the users' days follow: where it is set forward or back, so is what is expected of an hour.",
+            "forecast_timezone",
+            default="UTC",
         ),
     ),
     Scaling,

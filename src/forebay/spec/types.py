@@ -202,6 +202,8 @@ class Scaling(msgspec.Struct, frozen=True):
     """Hold what demand will be worth when a start is over, once there is an hour of history."""
     forecast_calm_s: float | None = None
     """The calm before a scale-in where the forecast sees as far as a start takes; default: two cold starts, from one minute to five."""
+    forecast_timezone: str = "UTC"
+    """Whose clock the pool's days follow: the same hour of past days is meant in it."""
     miss_usd: float | None = None
     """What a replica-hour of requests not served in time costs; default: the fair price (`scaling.economics`)."""
     idle_usd: float | None = None

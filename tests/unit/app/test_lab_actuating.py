@@ -16,6 +16,8 @@ from forebay.simulation.values import Actuator
         ("keda", Actuator("hpa")),
         ("keda,polling=10s,cooldown=10m", Actuator("hpa", polling_s=10.0, cooldown_s=600.0)),
         ("hpa, sync=5s, tolerance=0", Actuator("hpa", sync_s=5.0, tolerance=0.0)),
+        ("hpa,victims=newest", Actuator("hpa", steered=False)),
+        ("hpa,victims=fewest", Actuator("hpa")),
         ("hpa,up_window=30s,down_window=1h", Actuator("hpa", up_stabilisation_s=30.0, down_stabilisation_s=3600.0)),
     ],
 )
@@ -38,6 +40,7 @@ def test_each_word_has_its_field(text, meant):
         ("hpa,tolerance=nan", "found 'tolerance=nan'"),
         ("hpa,tolerance=-0.1", "found 'tolerance=-0.1'"),
         ("hpa,tolerance=10%", "such as tolerance=0.1"),
+        ("hpa,victims=newst", 'allowed: victims=fewest, victims=newest; did you mean "newest"?'),
         ("hpa,sync=5s,sync=6s", "found 'sync' twice"),
         ("direct,sync=5s", "found 'sync=5s' beside direct"),
     ],

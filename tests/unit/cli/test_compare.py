@@ -196,6 +196,7 @@ def test_where_nothing_came_before_it_is_said_that_tuning_flatters(tmp_path):
         (["--start", "99999999999999999999w"], "longer than any trace"),
         (["--rate-scale", "1e-9"], "found no request from 0s on at --rate-scale 1e-09, allowed: one or more"),
         (["--json", "same", "--html", "same"], "--html: found 'same', which is what --json names"),
+        (["--html", "-"], "--html: found '-', allowed: a file"),
         (["--html", "no-such-folder/page.html"], "name a file in a folder that exists"),
         (["--json", "no-such-folder/numbers.json"], "No such file or directory"),
     ],

@@ -148,3 +148,23 @@ def test_the_capacity_follows_the_lengths_that_come(make_pool, prompt_tokens):
     work = Load(profile, 1000, 200).work_s / Load(profile, prompt_tokens, 200).work_s
     assert found == pytest.approx(3.5 * work, rel=0.3)
     assert prompt_tokens != 1000 or found == 3.5
+
+
+SPRING_S = 1_773_615_600.0
+"""Monday 2026-03-16 00:00 in Berlin, where clocks go forward in the morning of Sunday the 29th."""
+
+
+@pytest.mark.parametrize(("timezone", "foreseen"), [("Europe/Berlin", True), ("UTC", False)])
+def test_the_clock_that_users_live_by_is_followed_when_summer_time_begins(make_pool, timezone, foreseen):
+    """Work begins at nine. At eight on the Monday after the change it is an hour until then; days of 24 hours have it two."""
+    local = [100.0] * 9 + [300.0] * 15
+    hours = [*(local * 13), *(local[:2] + local[3:]), *local[:8]]
+    column = struct.pack(f"<{len(hours)}f", *(60 * per_min for per_min in hours))
+    past = History(SPRING_S, 3600.0, column, column, column)
+    begin_s = SPRING_S + 3600.0 * len(hours)
+    cold = PoolCapacity(rate_per_s=50 / 60, cold_start_s=5400.0, origin="declared")
+    pool = make_pool(max_replicas=60, buffer=False, forecast_timezone=timezone, capacity=cold)
+    for minute in range(4):
+        decision = pool.at(60.0 * minute, per_min=100, history=past, wall_s=begin_s + 60.0 * minute)
+    expected_per_min = 60 * pool.term(decision, "forecast").numbers["expected_per_s"]
+    assert (expected_per_min > 160) == foreseen

@@ -8,7 +8,7 @@ from test_scenarios import compiled, forebay, played, top, world  # noqa: F401 (
 from forebay.domain.replica import ReplicaState
 from forebay.domain.scaling import ReplicaObservation
 from forebay.scaling import victims
-from forebay.simulation.values import Actuator
+from forebay.simulation.values import Actuator, Dispatch
 from forebay.spec.types import Scaling
 
 pytestmark = pytest.mark.timeout(900)
@@ -41,19 +41,31 @@ def test_complaints_3_and_4_it_is_the_drain_and_not_the_policy():
     assert top(evening(forebay(STREAMS), 5.0)).totals.cut > 0
 
 
-def kubernetes_order(replicas):
-    """Among ready pods a ReplicaSet deletes the one that became ready last (kubernetes controller_utils.go, ActivePodsWithRanks)."""
-    return sorted((each for each in replicas if each.state is ReplicaState.READY), key=lambda each: -each.since_s)
-
-
 def test_complaint_5_the_busiest_is_not_the_victim():
     """The newest replica has taken the burst for which it was started."""
     fleet = tuple(
         ReplicaObservation(f"chat-{number}", ReplicaState.READY, since_s, since_s - 90.0, live_tokens=tokens)
         for number, (since_s, tokens) in enumerate([(0.0, 900.0), (500.0, 40_000.0), (1000.0, 160_000.0)])
     )
-    assert kubernetes_order(fleet)[0] is max(fleet, key=lambda each: each.live_tokens)
+    assert victims.newest(fleet, 1) == ("chat-2",)
     assert victims.pick(fleet, 1) == ("chat-0",)
+
+
+@pytest.mark.parametrize("name", ["kpa", "forebay"])
+def test_complaint_5_kubernetes_own_choice_cuts_more(name):
+    """A few long answers are left on a fleet behind a plain load balancer, and pods have 30 s to end."""
+
+    def cut(steered):
+        base = world(STREAMS, initial_replicas=6, duration_s=1800.0, drain_s_max=30.0)
+        rules = msgspec.structs.replace(base.rules, dispatch=Dispatch.ROUND_ROBIN)
+        it = msgspec.structs.replace(base, rules=rules, actuator=Actuator("hpa", tolerance=0.0, steered=steered))
+        runs = (
+            played(it, forebay(STREAMS) if name == "forebay" else rival(name, STREAMS), streams((600.0, 4.0), (1800.0, 0.3), seed=seed))
+            for seed in range(1, 7)
+        )
+        return sum(top(run).totals.cut for run in runs)
+
+    assert cut(steered=False) > 1.1 * cut(steered=True) > 0
 
 
 class SecondLoop:

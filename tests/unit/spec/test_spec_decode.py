@@ -95,6 +95,12 @@ class TestMeaning:
     def test_a_min_alone_lifts_the_max(self) -> None:
         assert spec_of(POOL + "    scaling: {min: 3}\n").pool("chat").scaling.max_replicas == 3
 
+    def test_the_forecast_follows_the_clock_that_is_named(self) -> None:
+        assert Scaling().forecast_timezone == "UTC"
+        scaling = spec_of(POOL + "    scaling: {forecast: {timezone: Europe/Berlin}}\n").pool("chat").scaling
+        assert scaling.forecast_timezone == "Europe/Berlin"
+        assert "Europe/Berlin" in str(only_problem(POOL + "    scaling: {forecast: {timezone: Europe/Berlon}}\n"))
+
     def test_warm_nodes_are_off_unless_asked_for(self) -> None:
         assert (Scaling().warm_max, Scaling().warm_share) == (0, 1.0)
         scaling = spec_of(POOL + "    scaling: {warm: {max: 10, share: 0.3}}\n").pool("chat").scaling

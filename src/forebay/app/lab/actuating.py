@@ -11,6 +11,7 @@ same, since KEDA acts through an HPA; what is not said has the source's default 
 | ``down_window=5m`` | ``behavior.scaleDown.stabilizationWindowSeconds`` | 5 min |
 | ``polling=30s`` | ``pollingInterval``: between zero and one alone | 30 s |
 | ``cooldown=5m`` | ``cooldownPeriod``: down to zero alone | 5 min |
+| ``victims=fewest`` | pod deletion cost, by live tokens; ``newest``: nobody sets it | fewest |
 """
 
 import msgspec
@@ -32,7 +33,9 @@ _TIMES: dict[str, tuple[str, float, float]] = {
     "cooldown": ("cooldown_s", 0.0, COOLDOWN_S_MAX),
 }
 """Field, least and most seconds of each word."""
-WORDS = (*_TIMES, "tolerance")
+VICTIMS = {"fewest": True, "newest": False}
+"""Whether somebody steers which pods go."""
+WORDS = (*_TIMES, "tolerance", "victims")
 
 
 def parse_actuator(text: str) -> Actuator:
@@ -40,7 +43,7 @@ def parse_actuator(text: str) -> Actuator:
     kind, *parts = (part.strip() for part in text.split(","))
     if kind not in KINDS:
         raise BadInput(f"--actuator: found {kind!r}, allowed: {', '.join(KINDS)}{_hint(kind, tuple(KINDS))}")
-    settings: dict[str, float] = {}
+    settings: dict[str, float | bool] = {}
     for part in parts:
         word, _, value = (side.strip() for side in part.partition("="))
         if word not in WORDS:
@@ -48,10 +51,10 @@ def parse_actuator(text: str) -> Actuator:
             raise BadInput(f"--actuator: found {part!r}, allowed: {allowed}{_hint(word, WORDS)}; such as keda,polling=10s,tolerance=0")
         if kind == "direct":
             raise BadInput(f"--actuator: found {part!r} beside direct, allowed: settings of hpa or keda; direct has none")
-        field, number = ("tolerance", _tolerance(part, value)) if word == "tolerance" else _time(part, word, value)
+        field, meant = _setting(part, word, value)
         if field in settings:
             raise BadInput(f"--actuator: found {word!r} twice, allowed: each setting once")
-        settings[field] = number
+        settings[field] = meant
     return msgspec.structs.replace(Actuator(KINDS[kind]), **settings)
 
 
@@ -61,6 +64,18 @@ def unused(actuator: Actuator, least: int) -> str:
     if actuator.kind == "direct" or least == 0 or of_zero == (Actuator().polling_s, Actuator().cooldown_s):
         return ""
     return f"polling and cooldown of --actuator change nothing here: KEDA has them between zero and one replica, and `min` is {least}."
+
+
+def _setting(part: str, word: str, value: str) -> tuple[str, float | bool]:
+    if word == "tolerance":
+        return "tolerance", _tolerance(part, value)
+    if word != "victims":
+        return _time(part, word, value)
+    if value not in VICTIMS:
+        raise BadInput(
+            f"--actuator: found {part!r}, allowed: {', '.join(f'victims={name}' for name in VICTIMS)}{_hint(value, tuple(VICTIMS))}"
+        )
+    return "steered", VICTIMS[value]
 
 
 def _time(part: str, word: str, text: str) -> tuple[str, float]:
