@@ -252,12 +252,11 @@ def _certain(count: float, sigmas: float) -> float:
 
 
 def _proven_ramp(run: columns.Run, now_s: float, width_s: float, sigmas: float) -> float:
-    from_s, half_s = now_s - width_s - BUCKET_S / 2, now_s - width_s / 2
-    seconds, requests = run.known(from_s)
-    if seconds < RAMP_COVERED_MIN * width_s or requests < RAMP_REQUESTS_MIN:
-        return 0.0
-    slope, spread = run.slope(from_s, math.inf)
-    proven = slope - sigmas * math.sqrt(requests / seconds / spread) if slope > 0 else 0.0
+    starts_s, last = run.start_s, len(run.start_s)
+    first = bisect_left(starts_s, now_s - width_s - BUCKET_S / 2)
+    slope, spread, rate_per_s = run.climbs(first, last, RAMP_COVERED_MIN * width_s, RAMP_REQUESTS_MIN)
+    proven = slope - sigmas * math.sqrt(rate_per_s / spread) if slope > 0 else 0.0
     if proven <= 0:
         return 0.0
-    return max(0.0, min(proven, run.slope(from_s, half_s)[0], run.slope(half_s, math.inf)[0]))
+    half = bisect_left(starts_s, now_s - width_s / 2, first)
+    return max(0.0, min(proven, run.climbs(first, half)[0], run.climbs(half, last)[0]))

@@ -92,25 +92,20 @@ class Run(NamedTuple):
         at_s = [start - now_s + each / 2 for start, each in zip(start_s, seconds, strict=True)]
         return cls(start_s, seconds, requests, at_s, list(map(mul, seconds, at_s)), list(map(mul, requests, at_s)))
 
-    def known(self, from_s: float) -> tuple[float, float]:
-        """Seconds and requests of those that start at ``from_s`` or later."""
-        first = bisect_left(self.start_s, from_s)
-        return sum(self.seconds[first:]), sum(self.requests[first:])
+    def climbs(self, first: int, after: int, seconds_min: float = 0.0, requests_min: float = 0.0) -> tuple[float, float, float]:
+        """(Least-squares slope of the rate, Σ seconds·(t − mean t)², mean rate) of the buckets from ``first`` to before ``after``.
 
-    def slope(self, from_s: float, until_s: float) -> tuple[float, float]:
-        """Least-squares slope of the rate over those that start from ``from_s`` to before ``until_s``, and Σ seconds·(t − mean t)².
-
-        A slope that does not rise is given as 0 and 0: nobody asks how steeply it falls.
+        A slope that does not rise, or is of less than is asked for, is given as 0, and what it stands on too.
         """
-        first, after = bisect_left(self.start_s, from_s), bisect_left(self.start_s, until_s)
-        seconds, weighted = sum(self.seconds[first:after]), self.weighted[first:after]
-        if seconds <= 0:
-            return 0.0, 0.0
+        seconds, requests = sum(self.seconds[first:after]), sum(self.requests[first:after])
+        if seconds <= 0 or seconds < seconds_min or requests < requests_min:
+            return 0.0, 0.0, 0.0
+        weighted = self.weighted[first:after]
         at = sum(weighted)
         mean_s = at / seconds
-        rise = sum(self.risen[first:after]) - mean_s * sum(self.requests[first:after])
+        rise = sum(self.risen[first:after]) - mean_s * requests
         if not rise > 0:
-            return 0.0, 0.0
+            return 0.0, 0.0, 0.0
         square = sum(map(mul, weighted, self.at_s[first:after]))
         spread = square - mean_s * at
-        return (rise / spread, spread) if spread > SPREAD_MIN * square else (0.0, 0.0)
+        return (rise / spread, spread, requests / seconds) if spread > SPREAD_MIN * square else (0.0, 0.0, 0.0)

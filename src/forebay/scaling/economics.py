@@ -95,13 +95,13 @@ def slowness(cold_start_s: float) -> float:
 
 def headrooms(late: Values, found: Prices) -> tuple[float, float]:
     """Multiples of the expected demand to start up to and to keep, where ``late`` misses (`late_by_headroom`)."""
-    start, keep = (int(np.argmin(late * price + HEADROOMS)) for price in (found.start, found.keep))
+    start, keep = int((late * found.start + HEADROOMS).argmin()), int((late * found.keep + HEADROOMS).argmin())
     return float(HEADROOMS[start]), float(HEADROOMS[max(start, keep)])
 
 
 def late_by_headroom(counts: Values, allowed: float) -> Values:
     """What misses, as a share of the expected demand, with each of HEADROOMS held."""
-    return np.asarray(counts / counts.sum() * RATIOS @ misses_held(allowed))
+    return np.asarray(counts / np.add.reduce(counts) * RATIOS @ misses_held(allowed))
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)
@@ -112,7 +112,13 @@ def misses_held(allowed: float) -> Values:
 
 def misses(use: Values, allowed: float, steepness: Values | float = STEEPNESS) -> Values:
     """Share of requests that miss their promise at a use of the capacity at the SLO: ``allowed`` at 1, all of them far beyond."""
-    return np.asarray(-np.expm1(-allowed * np.exp(steepness * (np.minimum(use, 3.0) - 1))))
+    found = np.asarray(np.minimum(use, 3.0))
+    found -= 1
+    found *= steepness
+    np.exp(found, out=found)
+    found *= -allowed
+    np.expm1(found, out=found)
+    return np.negative(found, out=found)
 
 
 def pooled(worth: float, capacity: PoolCapacity, allowed: float) -> int:
