@@ -56,4 +56,4 @@ def terms(settings: Scaling, capacity: PoolCapacity, sight: Sight, hour: tuple[P
 
 def lowest(found: tuple[Term, ...]) -> Term:
     """The cap that caps most; the first of equals."""
-    return min(found, key=lambda term: term.replicas)
+    return found[0] if len(found) == 1 else min(found, key=lambda term: term.replicas)

@@ -10,6 +10,7 @@ swing is that of most services; each weighs as much as outcomes have proven.
 import math
 from collections.abc import Sequence
 from struct import Struct
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -50,6 +51,7 @@ _SQUARES = TRAITS * TRAITS
 _COUNT = 2 * (_SQUARES + TRAITS) + 2
 _FIRST = SWING_FIRST / PER_MEAN
 _NONE: Values = np.full(1, np.nan)
+_ZEROS: Values = np.zeros(_COUNT)
 _NEW: Values = np.concatenate((np.zeros(_COUNT - 2), np.full(2, _FIRST)))
 _LATELY: Values = np.array((LATELY_S, OF_LATE_S))
 _NOTED = Struct(f"<{2 * TRAITS + 2}f")
@@ -59,7 +61,17 @@ _ONE = np.concatenate((_ONE, _ONE + TRAITS + 1))
 _OTHER = np.concatenate((np.tile(np.arange(TRAITS), TRAITS), np.full(TRAITS, TRAITS)))
 _OTHER = np.concatenate((_OTHER, _OTHER + TRAITS + 1))
 """Which two of an outcome's numbers each sum is of: either regression's traits, and then what it is to tell."""
-_kept: list[tuple[Values, float, tuple[float | None, float | None]]] = [(np.empty(0), 0.0, (None, None))]
+class Usual(NamedTuple):
+    """What a history says of demand in general."""
+
+    of_hour: float | None
+    """Mean of the last hour, and of the last day; None where too little of it is known."""
+    of_day: float | None
+    known_s: float
+    """Seconds of it that are known."""
+
+
+_kept: list[tuple[Values, float, Usual]] = [(np.empty(0), 0.0, Usual(None, None, 0.0))]
 """One, the last: a history stays the same for all minutes of a bucket. Set in one assignment, for another thread may ask."""
 
 
@@ -79,7 +91,8 @@ class Regressions:
     def __init__(self, data: bytes = b"") -> None:
         """Those in ``data``; new ones where it is absent or ill."""
         values = np.frombuffer(data, "<f8") if len(data) == 8 * _COUNT else _NONE
-        if not np.isfinite(values).all():
+        # A number times nothing is nothing, unless it is none.
+        if values @ _ZEROS[: len(values)] != 0:
             values = _NEW
         # Drift's and swing's side by side: two small systems at once take hardly longer than one.
         self._both = values[:-2]
@@ -128,7 +141,7 @@ class Regressions:
 
 def traits(level: float, growth: float, buckets: Sequence[Bucket], now_s: float, past_per_s: Values, bucket_s: float) -> Traits:
     """The shape of demand now. ``past_per_s``: the history, NaN where it isn't known; what can't be told is level."""
-    of_hour, of_day = _usual(past_per_s, bucket_s)
+    of_hour, of_day, _ = usual(past_per_s, bucket_s)
     quarter = _mean(buckets, now_s, WINDOW_S, 0.0)
     before = _mean(buckets, now_s, 2 * BEFORE_S, BEFORE_S)
     minute = _mean(buckets, now_s, 60.0, 0.0)
@@ -145,12 +158,13 @@ def _mean(buckets: Sequence[Bucket], now_s: float, from_s: float, to_s: float) -
     return requests / seconds if seconds >= 0.45 * (from_s - to_s) else None
 
 
-def _usual(past_per_s: Values, bucket_s: float) -> tuple[float | None, float | None]:
-    """Means of the last hour and the last day of history. Those of a history that nobody can write to are kept until another comes."""
+def usual(past_per_s: Values, bucket_s: float) -> Usual:
+    """What the history says. Of one that nobody can write to it is kept until another comes."""
     known, width_s, found = _kept[0]
     if past_per_s is not known or bucket_s != width_s:
         hour, day = (past_per_s[-max(1, round(span_s / bucket_s)) :] for span_s in (3600, 86_400))
-        found = _known_mean(hour, HOUR_BUCKETS_MIN), _known_mean(day, 0.0)
+        known_s = float((past_per_s == past_per_s).sum()) * bucket_s
+        found = Usual(_known_mean(hour, HOUR_BUCKETS_MIN), _known_mean(day, 0.0), known_s)
         if not past_per_s.flags.writeable:
             _kept[0] = (past_per_s, bucket_s, found)
     return found

@@ -174,9 +174,11 @@ def dump(memory: Memory) -> bytes:
 
 
 def proved(memory: Memory) -> Memory:
-    """What reading ``memory`` back would give, where its buckets are `arrivals.recorded`'s, and so within their bounds."""
-    rest = load(dump(msgspec.structs.replace(memory, buckets=())))
-    return rest if rest.now_s is None else msgspec.structs.replace(rest, buckets=memory.buckets)
+    """What reading ``memory`` back would give, where its buckets are `arrivals.recorded`'s and its peaks `peaks`', and so within bounds."""
+    rest = load(dump(msgspec.structs.replace(memory, buckets=(), keeps=(), lows=())))
+    if rest.now_s is None:
+        return rest
+    return msgspec.structs.replace(rest, buckets=memory.buckets, keeps=memory.keeps, lows=memory.lows)
 
 
 def shifted(memory: Memory, by_s: float) -> Memory:
@@ -242,10 +244,12 @@ def held(before: Held, holds: bool | None, now_s: float, elapsed_s: float, unsee
 def peaks(before: tuple[Peak, ...], now_s: float, replicas: int, keep_s: float, most: bool) -> tuple[Peak, ...]:
     """``before`` with ``replicas`` seen now: the largest (``most``) or smallest of each of PEAKS_MAX slices of ``keep_s``."""
     slice_s = max(keep_s / PEAKS_MAX, 1e-3)
-    kept = [peak for peak in before if now_s - keep_s - slice_s < peak.start_s <= now_s]
+    since_s = now_s - keep_s - slice_s
+    kept = [peak for peak in before if since_s < peak.start_s <= now_s]
     if kept and now_s < kept[-1].start_s + slice_s:
-        both = (kept[-1].replicas, replicas)
-        kept[-1] = Peak(kept[-1].start_s, max(both) if most else min(both))
+        last = kept[-1]
+        if last.replicas < replicas if most else last.replicas > replicas:
+            kept[-1] = Peak(last.start_s, replicas)
     else:
         kept.append(Peak(now_s, replicas))
     return tuple(kept[-PEAKS_MAX - 2 :])

@@ -93,7 +93,7 @@ def learned(
             expected = (*expected, Expected(now_s + horizon_s + OUTCOME_S, level * growth, noted))
     return Learnt(
         minute_s=now_s,
-        known_s=float((past.values == past.values).sum()) * past.bucket_s,
+        known_s=drift.usual(past.values, past.bucket_s).known_s,
         growth=growth,
         growth_peak=growth_peak,
         blind_per_s=at_horizon.value if at_horizon.known and math.isfinite(at_horizon.value) else None,

@@ -166,7 +166,7 @@ class QueueFirst:
         return scale_in.calm_s(self._cold_start_s(sight)) if declared_s is None else declared_s
 
     def _keep(self, memory: Memory, reasons: Reasons) -> int:
-        return max([reasons.keep or 0, *(peak.replicas for peak in memory.keeps)])
+        return max([reasons.keep or 0, *[peak.replicas for peak in memory.keeps]])
 
     def _gap(self, memory: Memory, now_s: float) -> tuple[float, float]:
         """Seconds since the last look, and how many of them were unobserved."""
@@ -272,7 +272,8 @@ class QueueFirst:
     def _exhausted(self, sight: Sight, reasons: Reasons) -> str:
         """Why no more replicas come although they are wanted; empty if they do."""
         cap = caps.lowest(reasons.caps)
-        pulled = max((term.replicas for term in reasons.terms if term.kind is TermKind.TRIGGER), default=0)
+        trigger = TermKind.TRIGGER
+        pulled = max([term.replicas for term in reasons.terms if term.kind is trigger], default=0)
         if pulled > cap.replicas:
             return f"{pulled} replicas are wanted and {cap.replicas} is the most allowed" + ("" if cap.name == "max" else f" ({cap.name})")
         if alerts.starved(sight):
@@ -299,11 +300,11 @@ class QueueFirst:
 
 def _bound(reasons: Reasons, sight: Sight) -> tuple[tuple[Term, ...], Term]:
     """All terms with exactly one of them binding, and that one."""
-    terms = [*reasons.terms, *([reasons.lower] if reasons.lower is not None else [])]
+    terms = [*reasons.terms, reasons.lower] if reasons.lower is not None else [*reasons.terms]
     if reasons.lower is not None and reasons.wanted < sight.desired:
         index = len(terms) - 1
     else:
-        index = next(place for place, term in enumerate(terms) if term.replicas == reasons.wanted)
+        index = [term.replicas for term in terms].index(reasons.wanted)
     cap = caps.lowest(reasons.caps)
     if terms[index].replicas > cap.replicas:
         index = len(terms) + reasons.caps.index(cap)
