@@ -227,8 +227,15 @@ def _state(memory: ForecastMemory, bucket_s: float) -> State | None:
     """A State to learn with, the caller's own; None where there is none that fits."""
     if not memory.state or memory.bucket_s != bucket_s:
         return None
+    kept = _parsed(bucket_s, memory.state)
+    return None if kept is None else kept.copied()
+
+
+@lru_cache(maxsize=STATES_KEPT_MAX)
+def _parsed(bucket_s: float, data: bytes) -> State | None:
+    """What ``data`` says, to read only; None where it is ill."""
     try:
-        return State(bucket_s, memory.state)
+        return State(bucket_s, data)
     except ValueError:
         return None
 
@@ -259,7 +266,7 @@ class _Told(NamedTuple):
 @lru_cache(maxsize=STATES_KEPT_MAX)
 def _read(bucket_s: float, data: bytes) -> _Told | None:
     """What ``data`` says; None where it is ill or holds no forecast yet."""
-    state = _state(ForecastMemory(bucket_s=bucket_s, state=data), bucket_s)
+    state = _parsed(bucket_s, data)
     if state is None or not np.isfinite(state.path).all():
         return None
     values, peaks, scales, moves, methods = state.path.T.tolist()

@@ -174,11 +174,18 @@ def dump(memory: Memory) -> bytes:
 
 
 def proved(memory: Memory) -> Memory:
-    """What reading ``memory`` back would give, where its buckets are `arrivals.recorded`'s and its peaks `peaks`', and so within bounds."""
-    rest = load(dump(msgspec.structs.replace(memory, buckets=(), keeps=(), lows=())))
-    if rest.now_s is None:
-        return rest
-    return msgspec.structs.replace(rest, buckets=memory.buckets, keeps=memory.keeps, lows=memory.lows)
+    """What reading ``memory`` back would give, where all but the numbers that are learned was read or written within its bounds."""
+    learnt, forecast = memory.learnt, memory.learnt.forecast
+    learnt = msgspec.structs.replace(
+        learnt,
+        spread=b"",
+        drift=b"",
+        fair=b"",
+        expected=learnt.expected[-1:],
+        forecast=None if forecast is None else msgspec.structs.replace(forecast, state=b""),
+    )
+    numbers = msgspec.structs.replace(memory, buckets=(), keeps=(), lows=(), learnt=learnt)
+    return Memory() if load(dump(numbers)).now_s is None else memory
 
 
 def shifted(memory: Memory, by_s: float) -> Memory:
