@@ -293,7 +293,7 @@ def _replay(state: State, frame: Frame, origins: Places) -> None:
     ago = origins[:, None] + around
     wanted = np.unique(np.concatenate((origins, then[then >= 0], ago[ago >= 0])))
     told = said(frame, wanted, steps)
-    rows_now, rows_then, rows_ago = (np.searchsorted(wanted, np.maximum(each, 0)) for each in (origins, then, ago))
+    rows_now, rows_then, rows_ago = (wanted.searchsorted(np.maximum(each, 0)) for each in (origins, then, ago))
     logs, bases, hours = frame.log(origins - 1), frame.base(wanted), frame.hour_of_day(wanted)
     came = frame.log(wanted[:, None] + steps - 1)
     peaks = _peaks(frame, origins, steps)

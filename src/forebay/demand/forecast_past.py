@@ -132,7 +132,7 @@ class Frame(NamedTuple):
 
     def mean(self, origins: Places, width_s: float) -> Values:
         """log of the mean rate over ``width_s`` before each origin, of what is known of it; NaN where nothing is."""
-        inside = np.clip(origins, 0, len(self.values))
+        inside = np.minimum(np.maximum(origins, 0), len(self.values))
         before = np.maximum(inside - max(1, round(width_s / self.bucket_s)), 0)
         count = self.counts[inside] - self.counts[before]
         mean = np.maximum(self.sums[inside] - self.sums[before], 0.0) / np.maximum(count, 1.0)
@@ -151,12 +151,18 @@ class Frame(NamedTuple):
 def framed(past: Past) -> Frame:
     """``past`` prepared; ``past`` must be ``usable()`` and have a bucket."""
     known = np.isfinite(past.values)
-    sums = np.concatenate(([0.0], np.cumsum(np.where(known, past.values, 0.0))))
-    counts = np.concatenate(([0.0], np.cumsum(known)))
+    sums, counts = np.zeros((2, len(known) + 1))
+    np.cumsum(np.where(known, past.values, 0.0), out=sums[1:])
+    np.cumsum(known, out=counts[1:])
     floor = max(1e-9, FLOOR_OF_MEAN * float(sums[-1]) / max(1.0, float(counts[-1])))
     offset_s = _offsets_s(past)
     shift = None if offset_s.min() == offset_s.max() else np.rint(offset_s / past.bucket_s).astype(np.int64)
     return Frame(past.start_wall_s, past.bucket_s, floor, past.values, sums, counts, offset_s, shift)
+
+
+def held(values: Values, least: float, most: float) -> Values:
+    """``values`` within ``least`` and ``most``: `numpy.clip`, which takes three times as long for a few dozen."""
+    return np.asarray(np.minimum(np.maximum(values, least), most))
 
 
 def level_weight(bucket_s: float) -> float:

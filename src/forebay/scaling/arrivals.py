@@ -232,23 +232,24 @@ def _of_tokens(window: _Window, capacity: PoolCapacity) -> tuple[float, str]:
 
 def _judged(window: _Window, capacity: PoolCapacity, sigmas: float) -> tuple[float, str, float]:
     """What the window shows, what limits it, and what it proves."""
-    each_per_s, count = capacity.rate_per_s, window.requests
+    each_per_s, requests = capacity.rate_per_s, window.requests
+    root = math.sqrt(requests) if requests > 0 else 0.0
     ratio = window.rate_per_s / each_per_s if each_per_s else 0.0
-    proven = ratio * _certain(count, sigmas)
+    proven = ratio * _certain(root, sigmas)
     most, unit = _of_tokens(window, capacity) if window.token_seconds > 0 else (0.0, "")
     if not unit:
         return ratio, "requests", max(0.0, proven)
-    proven = max(most * _certain(count, sigmas * _SIZE_SIGMAS), proven)
+    proven = max(most * _certain(root, sigmas * _SIZE_SIGMAS), proven)
     if each_per_s and ratio >= most:
         return ratio, "requests", proven
     return most, unit, proven
 
 
-def _certain(count: float, sigmas: float) -> float:
-    """The fraction of a Poisson count that ``sigmas`` standard deviations leave standing."""
-    if count <= 0:
+def _certain(root: float, sigmas: float) -> float:
+    """The fraction of a Poisson count, whose square root is ``root``, that ``sigmas`` standard deviations leave standing."""
+    if root <= 0:
         return 0.0
-    return max(0.0, 1 - sigmas / 2 / math.sqrt(count)) ** 2
+    return max(0.0, 1 - sigmas / 2 / root) ** 2
 
 
 def _proven_ramp(run: columns.Run, now_s: float, width_s: float, sigmas: float) -> float:

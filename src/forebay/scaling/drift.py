@@ -124,18 +124,19 @@ class Regressions:
         """
         if len(noted) != _NOTED.size or not (math.isfinite(ratio) and ratio >= 0):
             return None
-        *traits, drift, swing = _NOTED.unpack(noted)
-        if not (all(map(math.isfinite, traits)) and math.isfinite(drift) and 0 < swing < math.inf):
+        numbers: tuple[float, ...] = _NOTED.unpack(noted)
+        drift, swing = numbers[-2:]
+        if not (all(map(math.isfinite, numbers)) and swing > 0):
             return None
         remainder = min(STRAY_MAX, max(-STRAY_MAX, math.log(max(ratio, 1e-9))))
-        self._fit(traits, remainder + drift, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
+        self._fit(numbers, remainder + drift, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
         fading = np.minimum(1.0, 60.0 * minutes / _LATELY)
         self._lately = self._lately + (abs(remainder) - self._lately) * fading
         return remainder / swing
 
-    def _fit(self, traits: list[float], strayed: float, size: float) -> None:
+    def _fit(self, noted: tuple[float, ...], strayed: float, size: float) -> None:
         """Least squares with fading memory, drawn to zero by ridges that do not fade."""
-        seen = np.array((*traits[:TRAITS], strayed, *traits[TRAITS:], size))
+        seen = np.array((*noted[:TRAITS], strayed, *noted[TRAITS : 2 * TRAITS], size))
         self._both = self._both * (1 - 1 / OUTCOMES_KEPT) + seen[_ONE] * seen[_OTHER]
 
 

@@ -118,7 +118,7 @@ def misses(use: Values, allowed: float, steepness: Values | float = STEEPNESS) -
     np.exp(found, out=found)
     found *= -allowed
     np.expm1(found, out=found)
-    return np.negative(found, out=found)
+    return np.asarray(np.negative(found, out=found))
 
 
 def pooled(worth: float, capacity: PoolCapacity, allowed: float) -> int:

@@ -61,6 +61,6 @@ def of_ratios(counts: Values, swing: float) -> Values:
     places = np.minimum(np.maximum((swing * _REMAINDERS - RATIO_LOWEST) / RATIO_WIDTH - 0.5, 0.0), BINS - 1.001)
     left = places.astype(np.intp)
     part = places - left
-    shared = np.bincount(left, counts * (1 - part), BINS)
+    shared: Values = np.asarray(np.bincount(left, counts * (1 - part), BINS), np.float64)
     shared += np.bincount(left + 1, counts * part, BINS)
     return shared
