@@ -131,10 +131,10 @@ def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigm
         shown, unit, proven = _judged(window, capacity, sigmas)
         if window is last:
             proven = max(proven, shown - DOUBT_REPLICAS_MAX if sigmas > 0 else shown)
-        proven = min(proven, shorter_show)
+        proven = shorter_show if shorter_show < proven else proven
         if proven > most and (window.width_s >= claims_from_s or window is last):
             most, chosen, limit = proven, window, unit
-        shorter_show = min(shorter_show, shown)
+        shorter_show = shown if shown < shorter_show else shorter_show
         if window.width_s <= LOAD_WINDOW_S:
             load = shown
     return Demand(most, max(most, load if load is not None else shorter_show), chosen.rate_per_s, chosen.width_s, limit)
@@ -209,7 +209,7 @@ def _windows(buckets: Sequence[Bucket], now_s: float, with_tokens: bool) -> list
         part, cut = 0.0, first - 1
         if first:
             end_s = min(starts_s[cut] + BUCKET_S, now_s)
-            part = max(0.0, end_s - edge_s) / (end_s - starts_s[cut])
+            part = (end_s - edge_s) / (end_s - starts_s[cut])
         if not part > 0:
             window = _Window(width_s, seconds, requests, told_s, prompt, output)
         elif with_tokens:
@@ -239,7 +239,8 @@ def _judged(window: _Window, capacity: PoolCapacity, sigmas: float) -> tuple[flo
     most, unit = _of_tokens(window, capacity) if window.token_seconds > 0 else (0.0, "")
     if not unit:
         return ratio, "requests", max(0.0, proven)
-    proven = max(most * _certain(root, sigmas * _SIZE_SIGMAS), proven)
+    of_tokens = most * _certain(root, sigmas * _SIZE_SIGMAS)
+    proven = proven if proven > of_tokens else of_tokens
     if each_per_s and ratio >= most:
         return ratio, "requests", proven
     return most, unit, proven
@@ -247,9 +248,8 @@ def _judged(window: _Window, capacity: PoolCapacity, sigmas: float) -> tuple[flo
 
 def _certain(root: float, sigmas: float) -> float:
     """The fraction of a Poisson count, whose square root is ``root``, that ``sigmas`` standard deviations leave standing."""
-    if root <= 0:
-        return 0.0
-    return max(0.0, 1 - sigmas / 2 / root) ** 2
+    standing = 1 - sigmas / 2 / root if root > 0 else 0.0
+    return standing**2 if standing > 0 else 0.0
 
 
 def _proven_ramp(run: columns.Run, now_s: float, width_s: float, sigmas: float) -> float:

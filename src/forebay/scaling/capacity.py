@@ -74,6 +74,6 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
 
 def whole_replicas(ratio: float) -> int:
     """``ratio`` rounded up, once float dust is gone: 30/min/min × 5 min ÷ 50/min is 3 and not 4. Absurd ratios are bounded."""
-    if math.isnan(ratio) or ratio <= 0:
+    if not ratio > 0:
         return 0
-    return math.ceil(round(min(ratio, float(REPLICAS_MAX)), 9))
+    return math.ceil(round(ratio if ratio < REPLICAS_MAX else float(REPLICAS_MAX), 9))

@@ -61,6 +61,9 @@ class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return 0.0 if self.since_s is None else now_s - self.since_s
 
 
+NOT_HELD = Held()
+
+
 class Expected(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Requests per second that were expected of the minute that ends at ``due_s``."""
 
@@ -241,7 +244,7 @@ def held(before: Held, holds: bool | None, now_s: float, elapsed_s: float, unsee
     hysteresis depends on seconds and never on the number of calls.
     """
     if holds is False:
-        return Held()
+        return NOT_HELD
     if before.since_s is None:
         return Held(now_s if holds else None, holds is None)
     paused_s = elapsed_s if before.blind else unseen_s

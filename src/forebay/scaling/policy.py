@@ -50,6 +50,7 @@ class QueueFirst:
         self._pool = pool
         self._slo = slo
         self._wake_s = wake_s
+        self._unseen_s_min = max(UNSEEN_S_MIN, 5 * settings.interval_s)
         self._schedule = Schedule(calendar, pool)
         self._shaped = shapes.ShapedCapacity(capacity, settings, slo)
         self._told: tuple[bytes, Memory, bool] | None = (
@@ -171,7 +172,7 @@ class QueueFirst:
     def _gap(self, memory: Memory, now_s: float) -> tuple[float, float]:
         """Seconds since the last look, and how many of them were unobserved."""
         elapsed_s = max(0.0, now_s - memory.now_s) if memory.now_s is not None else 0.0
-        return elapsed_s, elapsed_s if elapsed_s > max(UNSEEN_S_MIN, 5 * self._settings.interval_s) else 0.0
+        return elapsed_s, elapsed_s if elapsed_s > self._unseen_s_min else 0.0
 
     def _weighed(self, observation: Observation, sight: Sight, memory: Memory, capacity: PoolCapacity) -> Reasons:
         """Floors, triggers, caps, and the hold where something isn't known."""
