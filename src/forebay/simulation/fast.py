@@ -26,6 +26,8 @@ _POSTURES = {
     Posture.SHED_LOW: play.SHED_LOW,
     Posture.HOLD_PREEMPTIBLE: play.OPEN,  # nothing of it is played: it holds for a minute an event
 }
+_RECENT = {"ttft": TTFT, "tpot": TPOT}
+_COUNTED = len(COUNTERS.split())
 _QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 
 
@@ -125,8 +127,7 @@ class FastFleet:
 
     def totals(self, tier: int) -> TierTotals:
         """Counters and gauges of one tier."""
-        found = self._fleet.promises[tier]
-        return TierTotals(*(int(found[name]) for name in COUNTERS.split()))
+        return TierTotals(*self._fleet.promises[tier].item()[-_COUNTED:])
 
     def waiting_since_s(self, tier: int) -> npt.NDArray[np.float64]:
         """When each request of one tier arrived that waits in a lane now, in no order."""
@@ -136,7 +137,7 @@ class FastFleet:
 
     def recent_quantile_s(self, what: str, quantile: float) -> float:
         """Of ``ttft`` or ``tpot`` since the last call of `forget_recent`, over tiers that aren't preemptible; NaN where there was none."""
-        return quantile_s(self._fleet.recent["count"][{"ttft": TTFT, "tpot": TPOT}[what]], quantile)
+        return quantile_s(self._fleet.recent["count"][_RECENT[what]], quantile)
 
     def forget_recent(self) -> None:
         """Begin a new window for `recent_quantile_s`."""
