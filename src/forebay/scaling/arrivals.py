@@ -260,4 +260,5 @@ def _proven_ramp(run: columns.Run, now_s: float, width_s: float, sigmas: float) 
     if proven <= 0:
         return 0.0
     half = bisect_left(starts_s, now_s - width_s / 2, first)
-    return max(0.0, min(proven, run.climbs(first, half)[0], run.climbs(half, last)[0]))
+    early = run.climbs(first, half)[0]
+    return max(0.0, min(proven, early, run.climbs(half, last)[0])) if early > 0 else 0.0

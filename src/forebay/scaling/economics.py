@@ -39,6 +39,8 @@ AIM_QUICK, AIM_SLOW = 0.99, 0.95
 """Of the allowed share: what misses are steered to."""
 MOVED_MIN_QUICK, MOVED_MIN_SLOW = 0.85, 0.95
 """Of the fair price (`scaling.fair`). Calm days must not make the misses of the next burst cheap, so it is lowered by little."""
+USE_MAX = 3.0
+"""Far beyond what any fleet serves: there all miss."""
 ALLOWED_MIN = 1e-4
 """Share of misses: a promise of 100 % is taken for 99.99 %."""
 
@@ -112,13 +114,24 @@ def misses_held(allowed: float) -> Values:
 
 def misses(use: Values, allowed: float, steepness: Values | float = STEEPNESS) -> Values:
     """Share of requests that miss their promise at a use of the capacity at the SLO: ``allowed`` at 1, all of them far beyond."""
-    found = np.asarray(np.minimum(use, 3.0))
-    found -= 1
-    found *= steepness
-    np.exp(found, out=found)
-    found *= -allowed
-    np.expm1(found, out=found)
-    return np.asarray(np.negative(found, out=found))
+    kept = _kept(np.asarray(np.minimum(use, USE_MAX)), allowed, steepness)
+    return np.asarray(np.negative(kept, out=kept))
+
+
+def missed(weights: Values, uses: Values, busiest: float, allowed: float, steepness: Values) -> float:
+    """``weights @ misses(uses, …)``, where ``busiest`` is the most of ``uses``, which are used up by this."""
+    if busiest > USE_MAX:
+        np.minimum(uses, USE_MAX, out=uses)
+    return -float(weights @ _kept(uses, allowed, steepness))
+
+
+def _kept(use: Values, allowed: float, steepness: Values | float) -> Values:
+    """`misses` below zero, for uses up to USE_MAX, in their place."""
+    use -= 1
+    use *= steepness
+    np.exp(use, out=use)
+    use *= -allowed
+    return np.asarray(np.expm1(use, out=use))
 
 
 def pooled(worth: float, capacity: PoolCapacity, allowed: float) -> int:

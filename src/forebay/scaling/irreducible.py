@@ -23,6 +23,7 @@ LEAST_USE, WIDTH = 0.1, 0.1
 """Use of the profile's capacity at the SLO, uncorrected: bins from 0.1 to 1.5, the outer ones open."""
 FADES_MINUTES = 90.0
 """An hour after the lengths have changed, most of what is remembered is of the new ones."""
+_FADED = math.exp(-1 / FADES_MINUTES)
 SPAN_MIN = 1.2
 """Uses must differ by a fifth to tell a floor from a slope."""
 WEIGHT_MIN = 2.0
@@ -52,15 +53,15 @@ def noted(bins: tuple[float, ...], use: float, weight: float, missed: float, pro
 
     They begin anew where ``prompt_tokens``, the mean of now, differs from theirs by more than LENGTHS_BAND and ``band``, which is chance's.
     """
-    kept, prompt = np.zeros(2 * BINS), prompt_tokens
+    kept, prompt = [0.0] * (2 * BINS), prompt_tokens
     if len(bins) == 2 * BINS + 1 and _alike(bins[-1], prompt_tokens, LENGTHS_BAND + band):
-        kept, prompt = np.array(bins[:-1]) * math.exp(-1 / FADES_MINUTES), bins[-1]
+        kept, prompt = [each * _FADED for each in bins[:-1]], bins[-1]
     place = min(BINS - 1, max(0, int((use - LEAST_USE) / WIDTH)))
     kept[place] += weight
     kept[BINS + place] += weight * missed
-    known = float(kept[:BINS].sum())
+    known = float(np.add.reduce(np.array(kept[:BINS])))
     prompt += (prompt_tokens - prompt) * (weight / known if known > 0 else 1.0)
-    return (*kept.tolist(), float(prompt))
+    return (*kept, float(prompt))
 
 
 def alone(profile: Profile, prompt_tokens: float, ttft_s: float) -> float:

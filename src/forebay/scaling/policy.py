@@ -53,6 +53,8 @@ class QueueFirst:
         self._unseen_s_min = max(UNSEEN_S_MIN, 5 * settings.interval_s)
         self._schedule = Schedule(calendar, pool)
         self._shaped = shapes.ShapedCapacity(capacity, settings, slo)
+        self._priced: tuple[float, float, economics.Prices] | None = None
+        """The last prices, with what they are of: the same for a minute."""
         self._told: tuple[bytes, Memory, bool] | None = (
             None  # the last decision's, packed and not (it mostly comes back), and if it learned
         )
@@ -207,7 +209,8 @@ class QueueFirst:
         if missing:
             unknown_s = sight.now_s - memory.unknown_since_s.get("", sight.now_s)
             hold = Term("hold_unknown", TermKind.HOLD, sight.desired, f"{missing} not known: never fewer", {"unknown_s": unknown_s})
-        return msgspec.structs.replace(weighing.weighed(facts, hold), reserve=reserve)
+        reasons = weighing.weighed(facts, hold)
+        return reasons if reserve is None else msgspec.structs.replace(reasons, reserve=reserve)
 
     def _reserve(
         self,
@@ -260,8 +263,11 @@ class QueueFirst:
         )
 
     def _prices(self, sight: Sight, memory: Memory) -> economics.Prices:
-        usd = self._capacity.replica_hour_usd
-        return economics.prices(self._settings, self._slo, usd, self._cold_start_s(sight), memory.price * memory.learnt.fair_price)
+        cold_start_s, moved = self._cold_start_s(sight), memory.price * memory.learnt.fair_price
+        if self._priced is None or self._priced[:2] != (cold_start_s, moved):
+            found = economics.prices(self._settings, self._slo, self._capacity.replica_hour_usd, cold_start_s, moved)
+            self._priced = (cold_start_s, moved, found)
+        return self._priced[2]
 
     def _cold_start_s(self, sight: Sight) -> float:
         return sight.cold_start_s if sight.cold_start_s is not None else float(round(self._capacity.cold_start_s))

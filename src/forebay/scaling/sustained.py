@@ -7,16 +7,15 @@ would miss. It moves slowly, down fast where it was far off, and never up while 
 """
 
 import math
-from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from forebay.scaling import irreducible, pooling
+from forebay.scaling import economics, irreducible, pooling
 from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.columns import columns
-from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS, Prices, misses
+from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS, Prices
 from forebay.scaling.memory import Memory
 from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
 from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
@@ -137,11 +136,12 @@ def _fitting(lately: Used, missed: float, allowed: float) -> float:
     total = float(np.add.reduce(requests))
     if total <= 0:
         return 1.0
-    weights, wanted = requests / total, math.log(missed)
+    weights, wanted, busiest = requests / total, math.log(missed), float(np.maximum.reduce(uses))
     low, high, at, slope = -math.log(FITTING_MAX), math.log(FITTING_MAX), 0.0, STEEPNESS
     before: tuple[float, float] | None = None
     for _ in range(HALVINGS):
-        off = wanted - math.log(max(1e-300, float(weights @ misses(uses * math.exp(at), allowed, steepness))))
+        factor = math.exp(at)
+        off = wanted - math.log(max(1e-300, economics.missed(weights, uses * factor, busiest * factor, allowed, steepness)))
         low, high = (at, high) if off > 0 else (low, at)
         # By the secant of the logarithms, which are nearly a line; by halves where that leads out of what is left.
         if before is not None and at != before[0]:
@@ -212,10 +212,12 @@ def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
 
 
 def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
-    for (before, held_before), (until, held_until) in pairwise(served(memory.buckets, now_s, _EDGES_S)):
+    (before, held_before), *sums = served(memory.buckets, now_s, _EDGES_S)
+    for until, held_until in sums:
         requests, held = until - before, rate_per_s * (held_until - held_before)
-        if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * held:
+        if requests > 0 and requests - DOUBT * math.sqrt(requests) > OVERLOADED * held:
             return True
+        before, held_before = until, held_until
     return False
 
 
