@@ -61,6 +61,8 @@ _ONE = np.concatenate((_ONE, _ONE + TRAITS + 1))
 _OTHER = np.concatenate((np.tile(np.arange(TRAITS), TRAITS), np.full(TRAITS, TRAITS)))
 _OTHER = np.concatenate((_OTHER, _OTHER + TRAITS + 1))
 """Which two of an outcome's numbers each sum is of: either regression's traits, and then what it is to tell."""
+
+
 class Usual(NamedTuple):
     """What a history says of demand in general."""
 

@@ -65,4 +65,4 @@ def _prices(allowed: float) -> Values:
 def _unpacked(data: bytes) -> tuple[float, ...] | None:
     """What would miss at each of MULTIPLES, what is expected to come, minutes."""
     values = _LAYOUT.unpack(data) if len(data) == _LAYOUT.size else (math.nan,)
-    return values if all([0 <= each < math.inf for each in values]) else None
+    return values if all(map(math.isfinite, values)) and min(values) >= 0 else None
