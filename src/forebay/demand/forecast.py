@@ -16,7 +16,7 @@ import numpy as np
 from forebay.demand.forecast_learning import Outcome, Present, WeekAgo, issue, learn
 from forebay.demand.forecast_methods import METHODS, said
 from forebay.demand.forecast_past import AHEAD_S_MAX, BUCKET_S_MAX, BUCKET_S_MIN, DAY_S, RATE_MAX, Frame, Past, Places, Values, framed
-from forebay.demand.forecast_state import FIRST_QUANTILES, LEVELS, SCALE_FIRST, State
+from forebay.demand.forecast_state import FIRST_QUANTILES, LEVELS, SCALE_FIRST, WIDTHS_KEPT_MAX, State
 
 __all__ = ["AHEAD_S_MAX", "METHODS", "ForecastMemory", "Middle", "Past", "Prediction", "learned", "middle", "predict"]
 
@@ -289,9 +289,8 @@ def _replay(state: State, frame: Frame, origins: Places) -> None:
     """Learn from the buckets before each of ``origins``, in their order."""
     steps = state.steps
     then = origins[:, None] - steps
-    around = np.rint((np.array(WEEK_AGO_S) - 7 * DAY_S) / state.bucket_s).astype(np.int64)
-    ago = origins[:, None] + around
-    wanted = np.unique(np.concatenate((origins, then[then >= 0], ago[ago >= 0])))
+    ago = origins[:, None] + _week_ago(state.bucket_s)
+    wanted = _each_once(np.concatenate((origins, then[then >= 0], ago[ago >= 0])))
     told = said(frame, wanted, steps)
     rows_now, rows_then, rows_ago = (wanted.searchsorted(np.maximum(each, 0)) for each in (origins, then, ago))
     logs, bases, hours = frame.log(origins - 1), frame.base(wanted), frame.hour_of_day(wanted)
@@ -306,6 +305,20 @@ def _replay(state: State, frame: Frame, origins: Places) -> None:
         row, earlier = rows_now[place], rows_ago[place][ago[place] >= 0]
         week = WeekAgo(bases[earlier], told.logs[earlier], told.features[earlier], came[earlier])
         issue(state, Present(float(bases[row]), told.logs[row], told.features[row], int(hours[row]), frame.floor, week))
+
+
+@lru_cache(maxsize=WIDTHS_KEPT_MAX)
+def _week_ago(bucket_s: float) -> Places:
+    """WEEK_AGO_S in buckets, a week before an origin."""
+    return np.rint((np.array(WEEK_AGO_S) - 7 * DAY_S) / bucket_s).astype(np.int64)
+
+
+def _each_once(places: Places) -> Places:
+    """``places`` in order, each once: `numpy.unique`, which takes several times as long for a few."""
+    places.sort()
+    news = np.ones(len(places), np.bool_)
+    np.not_equal(places[1:], places[:-1], out=news[1:])
+    return places[news]
 
 
 def _peaks(frame: Frame, origins: Places, steps: Places) -> Values:

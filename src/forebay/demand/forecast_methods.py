@@ -112,7 +112,7 @@ def _fixed_sensitivity(steps: bytes, bucket_s: float) -> tuple[Values, Values]:
 
 def _growths(frame: Frame, origins: Places, steps: Places) -> tuple[Values, Values, Values]:
     """Growth on each of LAGS_DAYS (O, S, lags), and of yesterday: the bucket's own log (O, S) and the hour before it (O, 1)."""
-    lags = np.rint(LAGS_DAYS * (DAY_S / frame.bucket_s)).astype(np.int64)
+    lags = _lags(frame.bucket_s)
     then = origins[:, None] - lags
     target = (origins[:, None] + steps - 1)[:, :, None] - lags
     if frame.shift is not None:
@@ -122,6 +122,12 @@ def _growths(frame: Frame, origins: Places, steps: Places) -> tuple[Values, Valu
     log = np.where(then[:, None, :] >= 1, frame.log(target), math.nan)
     growth = held(log - frame.level(then)[:, None, :], -GROWTH_MAX, GROWTH_MAX)
     return growth, log[..., 0], frame.mean(then[:, :1], HOUR_S)
+
+
+@lru_cache(maxsize=WIDTHS_KEPT_MAX)
+def _lags(bucket_s: float) -> Places:
+    """LAGS_DAYS in buckets."""
+    return np.rint(LAGS_DAYS * (DAY_S / bucket_s)).astype(np.int64)
 
 
 def _mean_known(values: Values) -> Values:

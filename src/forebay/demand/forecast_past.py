@@ -150,8 +150,8 @@ def framed(past: Past) -> Frame:
     """``past`` prepared; ``past`` must be ``usable()`` and have a bucket."""
     known = np.isfinite(past.values)
     sums, counts = np.zeros((2, len(known) + 1))
-    np.cumsum(np.where(known, past.values, 0.0), out=sums[1:])
-    np.cumsum(known, out=counts[1:])
+    np.add.accumulate(np.where(known, past.values, 0.0), out=sums[1:])
+    np.add.accumulate(known, out=counts[1:])
     floor = max(1e-9, FLOOR_OF_MEAN * float(sums[-1]) / max(1.0, float(counts[-1])))
     offset_s = _offsets_s(past)
     shift = None if offset_s.min() == offset_s.max() else np.rint(offset_s / past.bucket_s).astype(np.int64)
@@ -174,7 +174,8 @@ def level_weight(bucket_s: float) -> float:
 def _level_weights(bucket_s: float) -> tuple[Values, Places]:
     """Weights of the last hour's buckets in the level, the newest first, and how far before an origin each is."""
     width = max(1, math.ceil(HOUR_S / bucket_s))
-    return (1.0 - level_weight(bucket_s)) ** np.arange(width), np.arange(width) + 1
+    back = np.arange(width, dtype=np.int64)
+    return np.asarray((1.0 - level_weight(bucket_s)) ** back, np.float64), back + 1
 
 
 def _offsets_s(past: Past) -> Values:
