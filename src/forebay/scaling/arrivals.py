@@ -173,13 +173,13 @@ def served(buckets: Sequence[Bucket], now_s: float, widths_s: Sequence[float]) -
 def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None, ready: int) -> Bucket:
     prompt, output = tokens_per_s if tokens_per_s is not None else (0.0, 0.0)
     return Bucket(
-        start_s=bucket.start_s,
-        seconds=bucket.seconds + seconds,
-        requests=bucket.requests + requests_per_s * seconds,
-        token_seconds=bucket.token_seconds + (seconds if tokens_per_s is not None else 0.0),
-        prompt_tokens=bucket.prompt_tokens + min(prompt, READING_MAX) * seconds,
-        output_tokens=bucket.output_tokens + min(output, READING_MAX) * seconds,
-        replica_seconds=bucket.replica_seconds + ready * seconds,
+        bucket.start_s,
+        bucket.seconds + seconds,
+        bucket.requests + requests_per_s * seconds,
+        bucket.token_seconds + (seconds if tokens_per_s is not None else 0.0),
+        bucket.prompt_tokens + min(prompt, READING_MAX) * seconds,
+        bucket.output_tokens + min(output, READING_MAX) * seconds,
+        bucket.replica_seconds + ready * seconds,
     )
 
 

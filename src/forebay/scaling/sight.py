@@ -79,7 +79,7 @@ def look(observation: Observation, settings: Scaling) -> Sight:
     overdue = [replica for replica in pending if replica.overdue]
     waits = _values([replica.waiting for replica in ready], now_s, age_s_max)
     usages = _values([replica.kv_usage for replica in ready], now_s, age_s_max)
-    told_waits, told_usages = _told(waits), _told(usages)
+    told_waits, told_usages = [value for value in waits if value is not None], [value for value in usages if value is not None]
     silent: tuple[str, ...] = ()
     if min(len(told_waits), len(told_usages)) < len(ready):
         each = zip(ready, waits, usages, strict=True)
@@ -130,10 +130,6 @@ def _values(signals: Sequence[Signal], now_s: float, age_s_max: float) -> list[f
     ]
 
 
-def _told(values: list[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
 def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int, fraction: float) -> str:
     if lanes is not None and arrival is not None and not silent:
         return ""
@@ -149,7 +145,10 @@ def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int
 
 def _middle(usages: list[float], silent: int) -> float:
     place = (len(usages) + silent - 1) // 2 - silent
-    return min(1.0, sorted(usages)[place]) if place >= 0 else 0.0
+    if place < 0:
+        return 0.0
+    middle = sorted(usages)[place]
+    return middle if middle < 1.0 else 1.0
 
 
 def _arriving_s(pending: list[ReplicaObservation], now_s: float) -> tuple[float, ...]:
