@@ -254,12 +254,16 @@ def held(before: Held, holds: bool | None, now_s: float, elapsed_s: float, unsee
 def peaks(before: tuple[Peak, ...], now_s: float, replicas: int, keep_s: float, most: bool) -> tuple[Peak, ...]:
     """``before`` with ``replicas`` seen now: the largest (``most``) or smallest of each of PEAKS_MAX slices of ``keep_s``."""
     slice_s = max(keep_s / PEAKS_MAX, 1e-3)
-    since_s = now_s - keep_s - slice_s
-    kept = [peak for peak in before if since_s < peak.start_s <= now_s]
+    since_s, first, until = now_s - keep_s - slice_s, 0, len(before)
+    while first < until and before[first].start_s <= since_s:
+        first += 1
+    while first < until and before[until - 1].start_s > now_s:
+        until -= 1
+    kept = before[first:until]
     if kept and now_s < kept[-1].start_s + slice_s:
         last = kept[-1]
         if last.replicas < replicas if most else last.replicas > replicas:
-            kept[-1] = Peak(last.start_s, replicas)
+            kept = (*kept[:-1], Peak(last.start_s, replicas))
     else:
-        kept.append(Peak(now_s, replicas))
-    return tuple(kept[-PEAKS_MAX - 2 :])
+        kept = (*kept, Peak(now_s, replicas))
+    return kept[-PEAKS_MAX - 2 :]
