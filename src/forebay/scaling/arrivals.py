@@ -171,12 +171,16 @@ def served(buckets: Sequence[Bucket], now_s: float, widths_s: Sequence[float]) -
 
 
 def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None, ready: int) -> Bucket:
-    prompt, output = tokens_per_s if tokens_per_s is not None else (0.0, 0.0)
+    known_s, told_s, prompt, output = bucket.seconds + seconds, bucket.token_seconds, 0.0, 0.0
+    if tokens_per_s is not None:
+        # The same number for both where they are alike: to compare a number with itself costs next to nothing (`shapes.observed`).
+        told_s = known_s if told_s == bucket.seconds else told_s + seconds
+        prompt, output = tokens_per_s
     return Bucket(
         bucket.start_s,
-        bucket.seconds + seconds,
+        known_s,
         bucket.requests + requests_per_s * seconds,
-        bucket.token_seconds + (seconds if tokens_per_s is not None else 0.0),
+        told_s,
         bucket.prompt_tokens + min(prompt, READING_MAX) * seconds,
         bucket.output_tokens + min(output, READING_MAX) * seconds,
         bucket.replica_seconds + ready * seconds,
@@ -221,24 +225,18 @@ def _windows(buckets: Sequence[Bucket], now_s: float, with_tokens: bool) -> list
     return windows
 
 
-def _of_tokens(window: _Window, capacity: PoolCapacity) -> tuple[float, str]:
-    """What the tokens that are known to come take, in replicas, and which of them; "" where neither is known."""
-    seconds, prompt_per_s, output_per_s = window.token_seconds, capacity.prompt_tokens_per_s, capacity.output_tokens_per_s
-    prompt = window.prompt_tokens / seconds / prompt_per_s if prompt_per_s else -1.0
-    output = window.output_tokens / seconds / output_per_s if output_per_s else -1.0
-    most, unit = (prompt, "prompt tokens") if prompt >= output else (output, "output tokens")
-    return most, unit if most >= 0 else ""
-
-
 def _judged(window: _Window, capacity: PoolCapacity, sigmas: float) -> tuple[float, str, float]:
     """What the window shows, what limits it, and what it proves."""
-    each_per_s, requests = capacity.rate_per_s, window.requests
+    each_per_s, requests, told_s = capacity.rate_per_s, window.requests, window.token_seconds
     root = math.sqrt(requests) if requests > 0 else 0.0
     ratio = window.rate_per_s / each_per_s if each_per_s else 0.0
     proven = ratio * _certain(root, sigmas)
-    most, unit = _of_tokens(window, capacity) if window.token_seconds > 0 else (0.0, "")
-    if not unit:
+    prompt_per_s, output_per_s = capacity.prompt_tokens_per_s, capacity.output_tokens_per_s
+    if not told_s > 0 or not (prompt_per_s or output_per_s):
         return ratio, "requests", max(0.0, proven)
+    prompt = window.prompt_tokens / told_s / prompt_per_s if prompt_per_s else -1.0
+    output = window.output_tokens / told_s / output_per_s if output_per_s else -1.0
+    most, unit = (prompt, "prompt tokens") if prompt >= output else (output, "output tokens")
     of_tokens = most * _certain(root, sigmas * _SIZE_SIGMAS)
     proven = proven if proven > of_tokens else of_tokens
     if each_per_s and ratio >= most:

@@ -141,7 +141,7 @@ class QueueFirst:
             wall_s=wall_s if math.isfinite(wall_s) else memory.wall_s,
             waiting=waiting,
             breach=held(memory.breach, breach, now_s, elapsed_s, unseen_s),
-            unknown_since_s={key: min(now_s, memory.unknown_since_s.get(key, now_s)) for key in blind},
+            unknown_since_s={key: min(now_s, memory.unknown_since_s.get(key, now_s)) for key in blind} if blind else {},
             ready=sight.ready,
             ready_rose_s=now_s if rose else memory.ready_rose_s,
             buckets=arrivals.recorded(memory.buckets, now_s, elapsed_s, sight.arrival_per_s, sight.tokens_per_s, sight.ready),
