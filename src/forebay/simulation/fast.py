@@ -116,13 +116,14 @@ class FastFleet:
 
     def read(self, row: int, net: bool = False) -> ReplicaReadings:
         """What a scrape of ``row`` shows now; ``net``: waiting, running and KV without the preemptible tiers."""
-        self._live(row)
+        if row not in self._rows:
+            self._live(row)  # which raises
         if not self._readings:
             self._command(play.READ)
             self._readings = self._fleet.readings[: int(self._world["rows"])].tolist()
-        busy_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, *spared = self._readings[row]
+        busy_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, waits, runs, holds = self._readings[row]
         if net:
-            waiting, running, blocks = waiting - spared[0], running - spared[1], blocks - spared[2]
+            waiting, running, blocks = waiting - waits, running - runs, blocks - holds
         return ReplicaReadings(waiting, running, blocks / self._blocks, queued_tokens, live_tokens, busy_s, preemptions)
 
     def totals(self, tier: int) -> TierTotals:
