@@ -16,7 +16,7 @@ import numpy as np
 from forebay.demand.forecast_learning import Outcome, Present, WeekAgo, issue, learn
 from forebay.demand.forecast_methods import METHODS, said
 from forebay.demand.forecast_past import AHEAD_S_MAX, BUCKET_S_MAX, BUCKET_S_MIN, DAY_S, RATE_MAX, Frame, Past, Places, Values, framed
-from forebay.demand.forecast_state import FIRST_QUANTILES, LEVELS, SCALE_FIRST, State
+from forebay.demand.forecast_state import FIRST_QUANTILES, LEVELS, SCALE_FIRST, WIDTHS_KEPT_MAX, State
 
 __all__ = ["AHEAD_S_MAX", "METHODS", "ForecastMemory", "Middle", "Past", "Prediction", "learned", "middle", "predict"]
 
@@ -227,8 +227,15 @@ def _state(memory: ForecastMemory, bucket_s: float) -> State | None:
     """A State to learn with, the caller's own; None where there is none that fits."""
     if not memory.state or memory.bucket_s != bucket_s:
         return None
+    kept = _parsed(bucket_s, memory.state)
+    return None if kept is None else kept.copied()
+
+
+@lru_cache(maxsize=STATES_KEPT_MAX)
+def _parsed(bucket_s: float, data: bytes) -> State | None:
+    """What ``data`` says, to read only; None where it is ill."""
     try:
-        return State(bucket_s, memory.state)
+        return State(bucket_s, data)
     except ValueError:
         return None
 
@@ -259,7 +266,7 @@ class _Told(NamedTuple):
 @lru_cache(maxsize=STATES_KEPT_MAX)
 def _read(bucket_s: float, data: bytes) -> _Told | None:
     """What ``data`` says; None where it is ill or holds no forecast yet."""
-    state = _state(ForecastMemory(bucket_s=bucket_s, state=data), bucket_s)
+    state = _parsed(bucket_s, data)
     if state is None or not np.isfinite(state.path).all():
         return None
     values, peaks, scales, moves, methods = state.path.T.tolist()
@@ -282,11 +289,10 @@ def _replay(state: State, frame: Frame, origins: Places) -> None:
     """Learn from the buckets before each of ``origins``, in their order."""
     steps = state.steps
     then = origins[:, None] - steps
-    around = np.rint((np.array(WEEK_AGO_S) - 7 * DAY_S) / state.bucket_s).astype(np.int64)
-    ago = origins[:, None] + around
-    wanted = np.unique(np.concatenate((origins, then[then >= 0], ago[ago >= 0])))
+    ago = origins[:, None] + _week_ago(state.bucket_s)
+    wanted = _each_once(np.concatenate((origins, then[then >= 0], ago[ago >= 0])))
     told = said(frame, wanted, steps)
-    rows_now, rows_then, rows_ago = (np.searchsorted(wanted, np.maximum(each, 0)) for each in (origins, then, ago))
+    rows_now, rows_then, rows_ago = (wanted.searchsorted(np.maximum(each, 0)) for each in (origins, then, ago))
     logs, bases, hours = frame.log(origins - 1), frame.base(wanted), frame.hour_of_day(wanted)
     came = frame.log(wanted[:, None] + steps - 1)
     peaks = _peaks(frame, origins, steps)
@@ -299,6 +305,20 @@ def _replay(state: State, frame: Frame, origins: Places) -> None:
         row, earlier = rows_now[place], rows_ago[place][ago[place] >= 0]
         week = WeekAgo(bases[earlier], told.logs[earlier], told.features[earlier], came[earlier])
         issue(state, Present(float(bases[row]), told.logs[row], told.features[row], int(hours[row]), frame.floor, week))
+
+
+@lru_cache(maxsize=WIDTHS_KEPT_MAX)
+def _week_ago(bucket_s: float) -> Places:
+    """WEEK_AGO_S in buckets, a week before an origin."""
+    return np.rint((np.array(WEEK_AGO_S) - 7 * DAY_S) / bucket_s).astype(np.int64)
+
+
+def _each_once(places: Places) -> Places:
+    """``places`` in order, each once: `numpy.unique`, which takes several times as long for a few."""
+    places.sort()
+    news = np.ones(len(places), np.bool_)
+    np.not_equal(places[1:], places[:-1], out=news[1:])
+    return places[news]
 
 
 def _peaks(frame: Frame, origins: Places, steps: Places) -> Values:

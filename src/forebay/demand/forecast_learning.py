@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.demand.forecast_methods import FEATURES, prior, sensitivity
-from forebay.demand.forecast_past import DAY_S, HOUR_S, Values
+from forebay.demand.forecast_past import DAY_S, HOUR_S, Values, held
 from forebay.demand.forecast_state import COLUMNS, LEVELS, ROWS, STATED, State, steps_of
 
 TEN_MINUTES_S = 600.0
@@ -116,7 +116,7 @@ def _track(state: State, said: Values, outcome: Outcome) -> None:
     error = np.where(known, error, 0.0)
     scale = np.where(known, said[:, 2], 1.0)
     state.outcomes += known
-    rate = np.clip(np.maximum(state.outcomes, 1.0) ** -TRACK_DECAY, TRACK_RATE, TRACK_RATE_MAX)
+    rate = held(np.maximum(state.outcomes, 1.0) ** -TRACK_DECAY, TRACK_RATE, TRACK_RATE_MAX)
     over_peak = outcome.peaks - said[:, 1]
     peak_known = np.isfinite(over_peak)
     strayed = _columns(error, np.where(peak_known, over_peak, 0.0)) / scale[:, None]
@@ -141,7 +141,7 @@ def _track(state: State, said: Values, outcome: Outcome) -> None:
 
 
 def _regress(state: State, said: Values, outcome: Outcome) -> None:
-    growth = np.clip(outcome.log - outcome.base_then, -ERROR_MAX, ERROR_MAX)
+    growth = held(outcome.log - outcome.base_then, -ERROR_MAX, ERROR_MAX)
     known = np.isfinite(growth)
     residual = np.where(np.isfinite(said), np.minimum(np.abs(outcome.log - said), 1.0), 0.0)
     usual = np.sqrt(state.residual)
@@ -162,7 +162,7 @@ def issue(state: State, present: Present) -> None:
         return
     coefficients = _coefficients(state)
     growth = (present.features * coefficients).sum(axis=1)
-    regression = present.base + np.clip(growth, -ERROR_MAX, ERROR_MAX)
+    regression = present.base + held(growth, -ERROR_MAX, ERROR_MAX)
     logs = np.concatenate((present.logs, regression[:, None]), axis=1)
     usable = np.isfinite(logs)
     weights = usable * (_errors(state, present.week, coefficients) + ERROR_MIN) ** -POWER
@@ -173,7 +173,7 @@ def issue(state: State, present: Present) -> None:
     stated = scale[:, None] * state.quantiles[:, :, STATED]
     state.open[slots] = _columns(value, peak, scale, regression, value + stated[:, 0], peak + stated[:, 1])
     moves = (weights * sensitivity(coefficients, state.steps, state.bucket_s)).sum(axis=1)
-    for place, part in enumerate((value, peak, scale, np.clip(moves, 0.0, 1.2), weights.argmax(axis=1))):
+    for place, part in enumerate((value, peak, scale, held(moves, 0.0, 1.2), weights.argmax(axis=1))):
         state.path[:, place] = part
     state.origin[:] = present.base, present.floor
     state.seen[1] = state.seen[0]
@@ -182,7 +182,7 @@ def issue(state: State, present: Present) -> None:
 def _errors(state: State, week: WeekAgo, coefficients: Values) -> Values:
     """Shape (S, methods): the error to expect of each method, by its errors of late and those of the same hours a week ago."""
     recent = (state.errors + state.errors_fast) / 2
-    regression = week.base[:, None] + np.clip((week.features * coefficients).sum(axis=2), -ERROR_MAX, ERROR_MAX)
+    regression = week.base[:, None] + held((week.features * coefficients).sum(axis=2), -ERROR_MAX, ERROR_MAX)
     errors = np.minimum(np.abs(week.came[:, :, None] - np.concatenate((week.logs, regression[:, :, None]), axis=2)), ERROR_MAX)
     known = np.isfinite(errors)
     count = known.sum(axis=0)

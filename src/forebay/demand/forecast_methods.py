@@ -5,16 +5,19 @@ for the growth. All are computed for many origins and steps at once, so that fou
 """
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from forebay.demand.forecast_past import DAY_S, HOUR_S, Frame, Places, Values, level_weight
+from forebay.demand.forecast_past import DAY_S, HOUR_S, Frame, Places, Values, held, level_weight
 
 METHODS = ("last value", "last hour", "blend", "shape of the week", "weekday", "regression")
 FIXED = len(METHODS) - 1
 """All but the regression, which needs what was learned."""
 FEATURES = 8
+WIDTHS_KEPT_MAX = 16
+"""Widths of a bucket whose fixed part of the sensitivity is kept."""
 BLEND_S = 7_200.0
 """The last value gives way to the shape of past days over this (measured: last value is near-best to 30 minutes)."""
 GROWTH_MAX = 1.2
@@ -42,7 +45,7 @@ def said(frame: Frame, origins: Places, steps: Places) -> Said:
     base, level, hour = frame.base(origins)[:, None], frame.level(origins)[:, None], frame.mean(origins, HOUR_S)[:, None]
     week = _mean_known(growth[..., _WEEK])
     last_weight = np.maximum(0.0, 1.0 - steps * frame.bucket_s / BLEND_S)[None, :]
-    ratio = absolute + np.clip(hour - hour_then, math.log(RATIO_MIN), math.log(RATIO_MAX))
+    ratio = absolute + held(hour - hour_then, math.log(RATIO_MIN), math.log(RATIO_MAX))
     ratio = np.where(np.isfinite(ratio), ratio, base)
     shape = (len(origins), len(steps))
     logs = _side_by_side(
@@ -64,7 +67,7 @@ def said(frame: Frame, origins: Places, steps: Places) -> Said:
         frame.mean(origins, DAY_S)[:, None] - base,
         0.1,
     )
-    features = np.clip(np.where(np.isfinite(features), features, 0.0), -GROWTH_MAX, GROWTH_MAX)
+    features = held(np.where(np.isfinite(features), features, 0.0), -GROWTH_MAX, GROWTH_MAX)
     return Said(logs, features)
 
 
@@ -87,21 +90,29 @@ def prior(steps: Places, bucket_s: float) -> Values:
 
 def sensitivity(coefficients: Values, steps: Places, bucket_s: float) -> Values:
     """Shape (S, methods): by how much a forecast moves when the last bucket's log does by one."""
-    newest = level_weight(bucket_s)
-    in_hour = min(1.0, bucket_s / HOUR_S)
-    last_weight = np.maximum(0.0, 1.0 - steps * bucket_s / BLEND_S)
-    moves = np.array([newest, in_hour, in_hour / 2, bucket_s / DAY_S]) - 1.0
-    found = np.ones((len(steps), FIXED + 1))
-    found[:, 1] = in_hour
-    found[:, 2] = last_weight + (1 - last_weight) * in_hour
-    found[:, 3:5] = newest
+    fixed, moves = _fixed_sensitivity(steps.tobytes(), bucket_s)
+    found = fixed.copy()
     found[:, 5] = 1.0 + coefficients[:, 3:7] @ moves
     return found
 
 
+@lru_cache(maxsize=WIDTHS_KEPT_MAX)
+def _fixed_sensitivity(steps: bytes, bucket_s: float) -> tuple[Values, Values]:
+    """`sensitivity` of the fixed methods, and of what the regression's features are of: the same for every bucket of a width."""
+    newest = level_weight(bucket_s)
+    in_hour = min(1.0, bucket_s / HOUR_S)
+    ahead = np.frombuffer(steps, np.int64)
+    last_weight = np.maximum(0.0, 1.0 - ahead * bucket_s / BLEND_S)
+    found = np.ones((len(ahead), FIXED + 1))
+    found[:, 1] = in_hour
+    found[:, 2] = last_weight + (1 - last_weight) * in_hour
+    found[:, 3:5] = newest
+    return found, np.array([newest, in_hour, in_hour / 2, bucket_s / DAY_S]) - 1.0
+
+
 def _growths(frame: Frame, origins: Places, steps: Places) -> tuple[Values, Values, Values]:
     """Growth on each of LAGS_DAYS (O, S, lags), and of yesterday: the bucket's own log (O, S) and the hour before it (O, 1)."""
-    lags = np.rint(LAGS_DAYS * (DAY_S / frame.bucket_s)).astype(np.int64)
+    lags = _lags(frame.bucket_s)
     then = origins[:, None] - lags
     target = (origins[:, None] + steps - 1)[:, :, None] - lags
     if frame.shift is not None:
@@ -109,8 +120,14 @@ def _growths(frame: Frame, origins: Places, steps: Places) -> tuple[Values, Valu
         then = then + frame.shift[origins][:, None] - frame.shift[np.maximum(then, 0)]
         target = target + frame.shift[origins[:, None] + steps - 1][:, :, None] - frame.shift[np.maximum(target, 0)]
     log = np.where(then[:, None, :] >= 1, frame.log(target), math.nan)
-    growth = np.clip(log - frame.level(then)[:, None, :], -GROWTH_MAX, GROWTH_MAX)
+    growth = held(log - frame.level(then)[:, None, :], -GROWTH_MAX, GROWTH_MAX)
     return growth, log[..., 0], frame.mean(then[:, :1], HOUR_S)
+
+
+@lru_cache(maxsize=WIDTHS_KEPT_MAX)
+def _lags(bucket_s: float) -> Places:
+    """LAGS_DAYS in buckets."""
+    return np.rint(LAGS_DAYS * (DAY_S / bucket_s)).astype(np.int64)
 
 
 def _mean_known(values: Values) -> Values:

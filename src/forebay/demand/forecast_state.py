@@ -49,14 +49,30 @@ class State:
     def __init__(self, bucket_s: float, data: bytes = b"") -> None:
         """From ``data`` as ``packed()`` gave it, or new. Raises ValueError where ``data`` is of another shape or ill."""
         self.bucket_s = bucket_s
-        self.steps = steps_of(bucket_s)
-        self.first_slots = np.cumsum(self.steps) - self.steps
-        count, slots = len(self.steps), int(self.steps.sum())
-        size = _size(count, slots)
-        self._flat = np.frombuffer(data, "<f4").astype(np.float64) if data else np.zeros(size)
-        if len(self._flat) != size:
+        self.steps, self.first_slots, size = _layout(bucket_s)
+        flat = np.frombuffer(data, "<f4").astype(np.float64) if data else np.zeros(size)
+        if len(flat) != size:
             raise ValueError("what was learned is of another shape")
-        self._at = 0
+        self._lay_out(flat)
+        if not data:
+            self.errors[:] = self.errors_fast[:] = ERROR_FIRST
+            self.residual[:] = RESIDUAL_FIRST
+            self.slow[:] = self.fast[:] = SCALE_FIRST
+            self.quantiles[:] = FIRST_QUANTILES
+            self.open[:] = self.path[:] = self.origin[:] = math.nan
+        elif not self._sane():
+            raise ValueError("what was learned is ill")
+
+    def copied(self) -> "State":
+        """The same, for whoever changes it."""
+        copy = object.__new__(State)
+        copy.bucket_s, copy.steps, copy.first_slots = self.bucket_s, self.steps, self.first_slots
+        copy._lay_out(self._flat.copy())
+        return copy
+
+    def _lay_out(self, flat: Values) -> None:
+        self._flat, self._at = flat, 0
+        count, slots = len(self.steps), (len(flat) - _size(len(self.steps), 0)) // len(OPEN)
         self.seen = self._next((2,))
         """Buckets learned from, and how many they were when ``path`` was made."""
         self.errors = self._next((count, len(METHODS)))
@@ -83,14 +99,6 @@ class State:
         """The newest forecast; NaN before there is one."""
         self.origin = self._next((2,))
         """Its base, and the floor of its logs."""
-        if not data:
-            self.errors[:] = self.errors_fast[:] = ERROR_FIRST
-            self.residual[:] = RESIDUAL_FIRST
-            self.slow[:] = self.fast[:] = SCALE_FIRST
-            self.quantiles[:] = FIRST_QUANTILES
-            self.open[:] = self.path[:] = self.origin[:] = math.nan
-        elif not self._sane():
-            raise ValueError("what was learned is ill")
 
     def _next(self, shape: tuple[int, ...]) -> Values:
         end = self._at + math.prod(shape)
@@ -102,15 +110,17 @@ class State:
         """Whether arithmetic on it can't fail: bytes may come from a damaged disk."""
         learned_size = len(self._flat) - self.open.size - self.path.size - self.origin.size
         sizes = np.abs(self._flat)
+        scale, method = self.path[:, PATH.index("scale")], self.path[:, -1]
         said = not math.isnan(self.path[0, 0])
+        # A comparison with NaN is false, `maximum` and `minimum` give it back, and `fmax` and `fmin` leave it out.
         return bool(
-            (sizes[:learned_size] <= SIZE_MAX).all()
-            and not (sizes[learned_size:] > SIZE_MAX).any()
-            and not (self._flat[_never_below_0(len(self.steps))] < 0).any()
-            and not (self.open[:, OPEN.index("scale")] <= 0).any()
-            and (not said or bool(np.isfinite(self.path).all() and np.isfinite(self.origin).all()))
-            and not (self.path[:, PATH.index("scale")] <= 0).any()
-            and not ((self.path[:, -1] < 0) | (self.path[:, -1] >= len(METHODS))).any()
+            np.maximum.reduce(sizes[:learned_size]) <= SIZE_MAX
+            and not np.fmax.reduce(sizes[learned_size:]) > SIZE_MAX
+            and np.minimum.reduce(self._flat[_never_below_0(len(self.steps))]) >= 0
+            and not np.fmin.reduce(self.open[:, OPEN.index("scale")]) <= 0
+            and not (said and math.isnan(np.maximum.reduce(self._flat[learned_size + self.open.size :])))
+            and not np.fmin.reduce(scale) <= 0
+            and not (np.fmin.reduce(method) < 0 or np.fmax.reduce(method) >= len(METHODS))
             and not self.origin[1] <= 0
         )
 
@@ -121,6 +131,15 @@ class State:
     def slots(self) -> Places:
         """Shape (S,): where what was said ``steps`` buckets ago stands, and what is said now will."""
         return np.asarray(self.first_slots + int(self.seen[0]) % self.steps)
+
+
+@lru_cache(maxsize=WIDTHS_KEPT_MAX)
+def _layout(bucket_s: float) -> tuple[Places, Places, int]:
+    """Steps, the first slot of each, and the size of everything; the same for all states of a width, so nobody can write to them."""
+    steps = steps_of(bucket_s)
+    first_slots = np.cumsum(steps) - steps
+    steps.flags.writeable = first_slots.flags.writeable = False
+    return steps, first_slots, _size(len(steps), int(steps.sum()))
 
 
 def _size(count: int, slots: int) -> int:

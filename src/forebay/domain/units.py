@@ -87,6 +87,8 @@ def format_duration(seconds: float) -> str:
 
 def format_time(seconds: float) -> str:
     """``seconds`` for people beside others: as `format_duration`, but never in milliseconds (``0s``, ``0.25s``)."""
+    if seconds == 0:
+        return "0s"
     return f"{round(seconds, 2):g}s" if abs(seconds) < 1 else format_duration(seconds)
 
 

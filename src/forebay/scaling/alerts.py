@@ -31,8 +31,8 @@ def raised(
     if sight.overdue and now_s >= pending_since_s:
         message = f"{sight.overdue} pending for longer than {format_time(settings.pending_alert_s)} and overdue; not counted as supply"
         found.append(Alert(AlertKind.PENDING_TOO_LONG, pool, message, pending_since_s))
-    blind = {key: since_s for key, since_s in memory.unknown_since_s.items() if now_s - since_s >= settings.unknown_alert_s}
-    if blind:
+    unknown = memory.unknown_since_s
+    if unknown and (blind := {key: since_s for key, since_s in unknown.items() if now_s - since_s >= settings.unknown_alert_s}):
         since_s = min(blind.values()) + settings.unknown_alert_s
         found.append(Alert(AlertKind.SIGNALS_UNKNOWN, pool, _unknown(sight, sorted(key for key in blind if key)), since_s))
     if memory.breach.since_s is not None and now_s - memory.breach.since_s >= BREACH_FOR_S:

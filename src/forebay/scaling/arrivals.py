@@ -10,7 +10,6 @@ soon as shorter windows show less; what holds capacity after a peak is the calm 
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from operator import attrgetter
 
 import msgspec
 
@@ -21,6 +20,8 @@ from forebay.scaling.memory import BUCKET_S, BUCKETS_MAX, Bucket
 READING_S = 30.0
 """Seconds that one reading of the arrival rate stands for."""
 READING_MAX = 1e9
+_BUCKETS_READ = math.ceil(READING_S / BUCKET_S) + 1
+"""That one reading may reach into."""
 WINDOWS_S = (60.0, 120.0, 240.0, 480.0, 960.0)
 WINDOW_COVERED_MIN = 0.5
 """A window counts once readings are known for this fraction of it."""
@@ -73,9 +74,6 @@ class Sums(msgspec.Struct, frozen=True, gc=False):
     requests: float
 
 
-_START_S = attrgetter("start_s")
-
-
 def recorded(
     buckets: Sequence[Bucket],
     now_s: float,
@@ -88,26 +86,25 @@ def recorded(
 
     ``tokens_per_s``: prompt and output tokens. The sums are integrals over time, so looking more often changes nothing.
     """
-    found, horizon_s = columns.columns(buckets), now_s - WINDOWS_S[-1] - BUCKET_S
-    starts_s = found.start_s
-    if starts_s != tuple(sorted(starts_s)):
-        buckets = tuple(sorted(buckets, key=_START_S))
-        found = columns.columns(buckets)
+    horizon_s = now_s - WINDOWS_S[-1] - BUCKET_S
+    buckets, found = columns.in_order(buckets)
     first, until = bisect_right(found.start_s, horizon_s), bisect_right(found.start_s, now_s)
-    kept = list(buckets[first:until])
+    # Only the newest may still grow: it is the first of the tail.
+    tail, kept = list(buckets[max(first, until - 1) : until]), max(first, until - 1)
     if requests_per_s is not None:
-        at_s = now_s - (min(elapsed_s, READING_S) if kept else READING_S)
-        for _ in range(math.ceil(READING_S / BUCKET_S) + 1):
+        requests_per_s = min(requests_per_s, READING_MAX)
+        at_s = now_s - (min(elapsed_s, READING_S) if tail else READING_S)
+        for _ in range(_BUCKETS_READ):
             if at_s >= now_s:
                 break
-            if not kept or at_s >= kept[-1].start_s + BUCKET_S:
-                kept.append(Bucket(start_s=at_s))
-            until_s = min(now_s, kept[-1].start_s + BUCKET_S)
-            kept[-1] = _added(kept[-1], until_s - at_s, min(requests_per_s, READING_MAX), tokens_per_s, ready)
+            if not tail or at_s >= tail[-1].start_s + BUCKET_S:
+                tail.append(Bucket(start_s=at_s))
+            until_s = min(now_s, tail[-1].start_s + BUCKET_S)
+            tail[-1] = _added(tail[-1], until_s - at_s, requests_per_s, tokens_per_s, ready)
             at_s = until_s
-    first += max(0, len(kept) - BUCKETS_MAX)
-    newest = tuple(kept[-BUCKETS_MAX:])
-    columns.continued(newest, found, first, max(first, until - 1))
+    first += max(0, kept - first + len(tail) - BUCKETS_MAX)
+    newest = (*buckets[first:kept], *tail)
+    columns.continued(newest, found, first, kept)
     return newest
 
 
@@ -127,19 +124,20 @@ def demand(buckets: Sequence[Bucket], now_s: float, capacity: PoolCapacity, sigm
         usable = [window for window in windows[-1:] if window.seconds > 0]
     if not usable:
         return None
-    best = Demand(0.0, 0.0, usable[-1].rate_per_s, usable[-1].width_s, "requests")
+    last = usable[-1]
+    most, chosen, limit = 0.0, last, "requests"
     shorter_show, load = math.inf, None
     for window in usable:
         shown, unit, proven = _judged(window, capacity, sigmas)
-        if window is usable[-1]:
+        if window is last:
             proven = max(proven, shown - DOUBT_REPLICAS_MAX if sigmas > 0 else shown)
-        proven = min(proven, shorter_show)
-        if proven > best.proven and (window.width_s >= claims_from_s or window is usable[-1]):
-            best = Demand(proven, 0.0, window.rate_per_s, window.width_s, unit)
-        shorter_show = min(shorter_show, shown)
+        proven = shorter_show if shorter_show < proven else proven
+        if proven > most and (window.width_s >= claims_from_s or window is last):
+            most, chosen, limit = proven, window, unit
+        shorter_show = shown if shown < shorter_show else shorter_show
         if window.width_s <= LOAD_WINDOW_S:
             load = shown
-    return msgspec.structs.replace(best, load=max(best.proven, load if load is not None else shorter_show))
+    return Demand(most, max(most, load if load is not None else shorter_show), chosen.rate_per_s, chosen.width_s, limit)
 
 
 def present_ramp_per_s2(buckets: Sequence[Bucket], now_s: float, sigmas: float) -> float:
@@ -173,15 +171,19 @@ def served(buckets: Sequence[Bucket], now_s: float, widths_s: Sequence[float]) -
 
 
 def _added(bucket: Bucket, seconds: float, requests_per_s: float, tokens_per_s: tuple[float, float] | None, ready: int) -> Bucket:
-    prompt, output = tokens_per_s if tokens_per_s is not None else (0.0, 0.0)
+    known_s, told_s, prompt, output = bucket.seconds + seconds, bucket.token_seconds, 0.0, 0.0
+    if tokens_per_s is not None:
+        # The same number for both where they are alike: to compare a number with itself costs next to nothing (`shapes.observed`).
+        told_s = known_s if told_s == bucket.seconds else told_s + seconds
+        prompt, output = tokens_per_s
     return Bucket(
-        start_s=bucket.start_s,
-        seconds=bucket.seconds + seconds,
-        requests=bucket.requests + requests_per_s * seconds,
-        token_seconds=bucket.token_seconds + (seconds if tokens_per_s is not None else 0.0),
-        prompt_tokens=bucket.prompt_tokens + min(prompt, READING_MAX) * seconds,
-        output_tokens=bucket.output_tokens + min(output, READING_MAX) * seconds,
-        replica_seconds=bucket.replica_seconds + ready * seconds,
+        bucket.start_s,
+        known_s,
+        bucket.requests + requests_per_s * seconds,
+        told_s,
+        bucket.prompt_tokens + min(prompt, READING_MAX) * seconds,
+        bucket.output_tokens + min(output, READING_MAX) * seconds,
+        bucket.replica_seconds + ready * seconds,
     )
 
 
@@ -194,64 +196,67 @@ def _windows(buckets: Sequence[Bucket], now_s: float, with_tokens: bool) -> list
     started = bisect_left(found.start_s, now_s)
     if started < len(buckets):
         return _windows(buckets[:started], now_s, with_tokens)
-    summable = found[1:6] if with_tokens else found[1:3]
-    windows, sums, until = [], [0.0] * len(summable), started
+    starts_s, each_s, came, told, prompts, outputs, _ = found
+    windows, until = [], started
+    seconds = requests = told_s = prompt = output = 0.0
     for width_s in WINDOWS_S:
         edge_s = now_s - width_s
-        first = bisect_left(found.start_s, edge_s, 0, until)
+        first = bisect_left(starts_s, edge_s, 0, until)
         if first < until:
-            sums = [total + sum(column[first:until]) for total, column in zip(sums, summable, strict=True)]
+            seconds += sum(each_s[first:until])
+            requests += sum(came[first:until])
+            if with_tokens:
+                told_s += sum(told[first:until])
+                prompt += sum(prompts[first:until])
+                output += sum(outputs[first:until])
             until = first
-        inside = sums
+        part, cut = 0.0, first - 1
         if first:
-            start_s = found.start_s[first - 1]
-            end_s = min(start_s + BUCKET_S, now_s)
-            part = max(0.0, end_s - edge_s) / (end_s - start_s)
-            if part > 0:
-                inside = [total + part * column[first - 1] for total, column in zip(sums, summable, strict=True)]
-        windows.append(_Window(width_s, *inside))
+            end_s = min(starts_s[cut] + BUCKET_S, now_s)
+            part = (end_s - edge_s) / (end_s - starts_s[cut])
+        if not part > 0:
+            window = _Window(width_s, seconds, requests, told_s, prompt, output)
+        elif with_tokens:
+            tokens = (told_s + part * told[cut], prompt + part * prompts[cut], output + part * outputs[cut])
+            window = _Window(width_s, seconds + part * each_s[cut], requests + part * came[cut], *tokens)
+        else:
+            window = _Window(width_s, seconds + part * each_s[cut], requests + part * came[cut])
+        windows.append(window)
     return windows
-
-
-def _token_rates(window: _Window, capacity: PoolCapacity) -> list[tuple[float, str]]:
-    if window.token_seconds <= 0:
-        return []
-    pairs = (
-        (window.prompt_tokens, capacity.prompt_tokens_per_s, "prompt tokens"),
-        (window.output_tokens, capacity.output_tokens_per_s, "output tokens"),
-    )
-    return [(tokens / window.token_seconds / each, unit) for tokens, each, unit in pairs if each]
 
 
 def _judged(window: _Window, capacity: PoolCapacity, sigmas: float) -> tuple[float, str, float]:
     """What the window shows, what limits it, and what it proves."""
-    tokens = _token_rates(window, capacity)
-    each_per_s = capacity.rate_per_s
+    each_per_s, requests, told_s = capacity.rate_per_s, window.requests, window.token_seconds
+    root = math.sqrt(requests) if requests > 0 else 0.0
     ratio = window.rate_per_s / each_per_s if each_per_s else 0.0
-    proven = ratio * _certain(window.requests, sigmas)
-    if not tokens:
+    proven = ratio * _certain(root, sigmas)
+    prompt_per_s, output_per_s = capacity.prompt_tokens_per_s, capacity.output_tokens_per_s
+    if not told_s > 0 or not (prompt_per_s or output_per_s):
         return ratio, "requests", max(0.0, proven)
-    most, unit = max(tokens)
-    proven = max(most * _certain(window.requests, sigmas * _SIZE_SIGMAS), proven)
-    if each_per_s and (ratio, "requests") > (most, unit):
+    prompt = window.prompt_tokens / told_s / prompt_per_s if prompt_per_s else -1.0
+    output = window.output_tokens / told_s / output_per_s if output_per_s else -1.0
+    most, unit = (prompt, "prompt tokens") if prompt >= output else (output, "output tokens")
+    of_tokens = most * _certain(root, sigmas * _SIZE_SIGMAS)
+    proven = proven if proven > of_tokens else of_tokens
+    if each_per_s and ratio >= most:
         return ratio, "requests", proven
     return most, unit, proven
 
 
-def _certain(count: float, sigmas: float) -> float:
-    """The fraction of a Poisson count that ``sigmas`` standard deviations leave standing."""
-    if count <= 0:
-        return 0.0
-    return max(0.0, 1 - sigmas / 2 / math.sqrt(count)) ** 2
+def _certain(root: float, sigmas: float) -> float:
+    """The fraction of a Poisson count, whose square root is ``root``, that ``sigmas`` standard deviations leave standing."""
+    standing = 1 - sigmas / 2 / root if root > 0 else 0.0
+    return standing**2 if standing > 0 else 0.0
 
 
 def _proven_ramp(run: columns.Run, now_s: float, width_s: float, sigmas: float) -> float:
-    from_s, half_s = now_s - width_s - BUCKET_S / 2, now_s - width_s / 2
-    inside = run.moments(from_s, math.inf)
-    if inside.seconds < RAMP_COVERED_MIN * width_s or inside.requests < RAMP_REQUESTS_MIN:
-        return 0.0
-    slope, spread = inside.slope()
-    proven = slope - sigmas * math.sqrt(inside.requests / inside.seconds / spread) if spread > 0 else 0.0
+    starts_s, last = run.start_s, len(run.start_s)
+    first = bisect_left(starts_s, now_s - width_s - BUCKET_S / 2)
+    slope, spread, rate_per_s = run.climbs(first, last, RAMP_COVERED_MIN * width_s, RAMP_REQUESTS_MIN)
+    proven = slope - sigmas * math.sqrt(rate_per_s / spread) if slope > 0 else 0.0
     if proven <= 0:
         return 0.0
-    return max(0.0, min(proven, run.moments(from_s, half_s).slope()[0], run.moments(half_s, math.inf).slope()[0]))
+    half = bisect_left(starts_s, now_s - width_s / 2, first)
+    early = run.climbs(first, half)[0]
+    return max(0.0, min(proven, early, run.climbs(half, last)[0])) if early > 0 else 0.0

@@ -13,6 +13,8 @@ from forebay.domain.profile import Profile
 from forebay.engine import capacity as engine_capacity
 from forebay.spec.types import Pool
 
+NEAR = 1e-6
+"""Of a replica: float dust is far less."""
 REPLICAS_MAX = 1_000_000
 """No number of replicas is ever larger: arithmetic on absurd readings stays finite."""
 
@@ -74,6 +76,9 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
 
 def whole_replicas(ratio: float) -> int:
     """``ratio`` rounded up, once float dust is gone: 30/min/min × 5 min ÷ 50/min is 3 and not 4. Absurd ratios are bounded."""
-    if math.isnan(ratio) or ratio <= 0:
+    if not ratio > 0:
         return 0
-    return math.ceil(round(min(ratio, float(REPLICAS_MAX)), 9))
+    bounded = ratio if ratio < REPLICAS_MAX else float(REPLICAS_MAX)
+    up = math.ceil(bounded)
+    # To round takes longer than all else here, and matters only next to a whole number.
+    return up if NEAR < up - bounded < 1 - NEAR else math.ceil(round(bounded, 9))

@@ -5,6 +5,7 @@ anything; it only holds where people want to be asked, and says so.
 """
 
 import math
+from functools import lru_cache
 
 from forebay.domain.scaling import Term, TermKind
 from forebay.scaling.capacity import REPLICAS_MAX, PoolCapacity
@@ -15,6 +16,8 @@ from forebay.spec.types import Scaling
 
 GROWTH_S = 3600.0
 """Growth is measured from the fewest that were wanted over this long."""
+LIMITS_KEPT_MAX = 32
+"""Maximums whose term is kept: a pool has one."""
 ASK = "ask"
 
 
@@ -34,8 +37,7 @@ def lows(before: tuple[Peak, ...], now_s: float, desired: int) -> tuple[Peak, ..
 
 def terms(settings: Scaling, capacity: PoolCapacity, sight: Sight, hour: tuple[Peak, ...], active: Active | None) -> tuple[Term, ...]:
     """Every cap that is set, the maximum first."""
-    most = settings.max_replicas
-    found = [Term("max", TermKind.CAP, most, f"never more than {most}", {"max": float(most)})]
+    found = [_maximum(settings.max_replicas)]
     price = capacity.replica_hour_usd
     if settings.budget_usd_per_hour is not None and price > 0:
         paid = math.floor(round(min(settings.budget_usd_per_hour / price, float(REPLICAS_MAX)), 9))
@@ -54,6 +56,11 @@ def terms(settings: Scaling, capacity: PoolCapacity, sight: Sight, hour: tuple[P
     return tuple(found)
 
 
+@lru_cache(maxsize=LIMITS_KEPT_MAX)
+def _maximum(most: int) -> Term:
+    return Term("max", TermKind.CAP, most, f"never more than {most}", {"max": float(most)})
+
+
 def lowest(found: tuple[Term, ...]) -> Term:
     """The cap that caps most; the first of equals."""
-    return min(found, key=lambda term: term.replicas)
+    return found[0] if len(found) == 1 else min(found, key=lambda term: term.replicas)

@@ -7,7 +7,7 @@ them: only the newest bucket or two have changed. So they are exact, and nobody 
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from operator import mul
+from operator import attrgetter, mul
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from forebay.scaling.memory import BUCKET_S, Bucket
 Column = tuple[float, ...]
 _MIDDLE_OF = (BUCKET_S / 2).__add__
 _AS_TUPLE = msgspec.structs.astuple
+_START_S = attrgetter("start_s")
 SPREAD_MIN = 1e-9
 """Of Σ seconds·t²: what is less than that is rounding, and all stands at one place."""
 
@@ -38,54 +39,50 @@ class Columns(NamedTuple):
 
 
 NONE = Columns((), (), (), (), (), (), ())
-_kept: list[tuple[Sequence[Bucket], Columns]] = [((), NONE)]
-"""One, the last: set in one assignment, for another thread may ask."""
+_kept: list[tuple[Sequence[Bucket], Columns, bool]] = [((), NONE, True)]
+"""One, the last, and whether it is known to be in order of time: set in one assignment, for another thread may ask."""
 
 
 def columns(buckets: Sequence[Bucket]) -> Columns:
     """The columns of ``buckets``. Those of a tuple are kept until another one is asked for."""
-    known, found = _kept[0]
+    known, found, _ = _kept[0]
     if buckets is known:
         return found
     found = Columns(*zip(*map(_AS_TUPLE, buckets), strict=True)) if buckets else NONE
     if type(buckets) is tuple:
-        _kept[0] = (buckets, found)
+        _kept[0] = (buckets, found, False)
     return found
 
 
+def in_order(buckets: Sequence[Bucket]) -> tuple[Sequence[Bucket], Columns]:
+    """``buckets`` in order of time, and their columns: those that were `continued` are in order already."""
+    known, found, ordered = _kept[0]
+    if buckets is known and ordered:
+        return buckets, found
+    found = columns(buckets)
+    if found.start_s != tuple(sorted(found.start_s)):
+        buckets = tuple(sorted(buckets, key=_START_S))
+        found = columns(buckets)
+    return buckets, found
+
+
 def continued(buckets: tuple[Bucket, ...], before: Columns, first: int, until: int) -> None:
-    """Keep the columns of ``buckets``, which begin with those from ``first`` to ``until`` of ``before``."""
+    """Keep the columns of ``buckets``, in order of time, which begin with those from ``first`` to ``until`` of ``before``."""
     news = tuple(zip(*map(_AS_TUPLE, buckets[until - first :]), strict=True)) or NONE
-    _kept[0] = (buckets, Columns(*[old[first:until] + new for old, new in zip(before, news, strict=True)]))
-
-
-class Moments(NamedTuple):
-    """Sums over a run of buckets, each standing at its middle, counted from now."""
-
-    seconds: float
-    at: float
-    """Σ seconds·t."""
-    square: float
-    """Σ seconds·t²."""
-    requests: float
-    rise: float
-    """Σ requests·t."""
-
-    def slope(self) -> tuple[float, float]:
-        """Least-squares slope of the rate, and Σ seconds·(t − mean t)²."""
-        if self.seconds <= 0:
-            return 0.0, 0.0
-        mean_s = self.at / self.seconds
-        spread = self.square - mean_s * self.at
-        return ((self.rise - mean_s * self.requests) / spread, spread) if spread > SPREAD_MIN * self.square else (0.0, 0.0)
+    _kept[0] = (buckets, Columns(*[old[first:until] + new for old, new in zip(before, news, strict=True)]), True)
 
 
 class Run(NamedTuple):
-    """The last buckets, ready for their moments."""
+    """The last buckets, each standing at its middle, counted from now, ready for the slope of their rate."""
 
     start_s: Column
-    terms: tuple[Sequence[float], ...]
-    """Each bucket's share of the fields of Moments."""
+    seconds: Column
+    requests: Column
+    at_s: list[float]
+    weighted: list[float]
+    """seconds·t."""
+    risen: list[float]
+    """requests·t."""
 
     @classmethod
     def of(cls, found: Columns, now_s: float, from_s: float) -> "Run":
@@ -93,10 +90,22 @@ class Run(NamedTuple):
         low = bisect_left(found.start_s, from_s)
         start_s, seconds, requests = found.start_s[low:], found.seconds[low:], found.requests[low:]
         at_s = [start - now_s + each / 2 for start, each in zip(start_s, seconds, strict=True)]
-        weighted = list(map(mul, seconds, at_s))
-        return cls(start_s, (seconds, weighted, list(map(mul, weighted, at_s)), requests, list(map(mul, requests, at_s))))
+        return cls(start_s, seconds, requests, at_s, list(map(mul, seconds, at_s)), list(map(mul, requests, at_s)))
 
-    def moments(self, from_s: float, until_s: float) -> Moments:
-        """Of those that start from ``from_s`` to before ``until_s``."""
-        first, after = bisect_left(self.start_s, from_s), bisect_left(self.start_s, until_s)
-        return Moments(*[sum(each[first:after]) for each in self.terms])
+    def climbs(self, first: int, after: int, seconds_min: float = 0.0, requests_min: float = 0.0) -> tuple[float, float, float]:
+        """(Least-squares slope of the rate, Σ seconds·(t − mean t)², mean rate) of the buckets from ``first`` to before ``after``.
+
+        A slope that does not rise, or is of less than is asked for, is given as 0, and what it stands on too.
+        """
+        seconds, requests = sum(self.seconds[first:after]), sum(self.requests[first:after])
+        if seconds <= 0 or seconds < seconds_min or requests < requests_min:
+            return 0.0, 0.0, 0.0
+        weighted = self.weighted[first:after]
+        at = sum(weighted)
+        mean_s = at / seconds
+        rise = sum(self.risen[first:after]) - mean_s * requests
+        if not rise > 0:
+            return 0.0, 0.0, 0.0
+        square = sum(map(mul, weighted, self.at_s[first:after]))
+        spread = square - mean_s * at
+        return (rise / spread, spread, requests / seconds) if spread > SPREAD_MIN * square else (0.0, 0.0, 0.0)

@@ -9,6 +9,8 @@ swing is that of most services; each weighs as much as outcomes have proven.
 
 import math
 from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -47,7 +49,31 @@ HOUR_BUCKETS_MIN = 0.5
 _RIDGES: Values = np.array((RIDGE_DRIFT, RIDGE_SWING))[:, None, None] * np.eye(TRAITS)
 _SQUARES = TRAITS * TRAITS
 _COUNT = 2 * (_SQUARES + TRAITS) + 2
-_kept: list[tuple[Values, float, tuple[float | None, float | None]]] = [(np.empty(0), 0.0, (None, None))]
+_FIRST = SWING_FIRST / PER_MEAN
+_NONE: Values = np.full(1, np.nan)
+_ZEROS: Values = np.zeros(_COUNT)
+_NEW: Values = np.concatenate((np.zeros(_COUNT - 2), np.full(2, _FIRST)))
+_LATELY: Values = np.array((LATELY_S, OF_LATE_S))
+_NOTED = Struct(f"<{2 * TRAITS + 2}f")
+"""The traits of both, what they told."""
+_ONE = np.concatenate((np.repeat(np.arange(TRAITS), TRAITS), np.arange(TRAITS)))
+_ONE = np.concatenate((_ONE, _ONE + TRAITS + 1))
+_OTHER = np.concatenate((np.tile(np.arange(TRAITS), TRAITS), np.full(TRAITS, TRAITS)))
+_OTHER = np.concatenate((_OTHER, _OTHER + TRAITS + 1))
+"""Which two of an outcome's numbers each sum is of: either regression's traits, and then what it is to tell."""
+
+
+class Usual(NamedTuple):
+    """What a history says of demand in general."""
+
+    of_hour: float | None
+    """Mean of the last hour, and of the last day; None where too little of it is known."""
+    of_day: float | None
+    known_s: float
+    """Seconds of it that are known."""
+
+
+_kept: list[tuple[Values, float, Usual]] = [(np.empty(0), 0.0, Usual(None, None, 0.0))]
 """One, the last: a history stays the same for all minutes of a bucket. Set in one assignment, for another thread may ask."""
 
 
@@ -66,59 +92,59 @@ class Regressions:
 
     def __init__(self, data: bytes = b"") -> None:
         """Those in ``data``; new ones where it is absent or ill."""
-        values = np.frombuffer(data, "<f8") if len(data) == 8 * _COUNT else np.full(_COUNT, np.nan)
-        if not np.isfinite(values).all():
-            values = np.zeros(_COUNT)
-            values[-2:] = SWING_FIRST / PER_MEAN
-        both = values[:-2].reshape(2, _SQUARES + TRAITS)
+        values = np.frombuffer(data, "<f8") if len(data) == 8 * _COUNT else _NONE
+        # A number times nothing is nothing, unless it is none.
+        if values @ _ZEROS[: len(values)] != 0:
+            values = _NEW
         # Drift's and swing's side by side: two small systems at once take hardly longer than one.
-        self._squares, self._cross = both[:, :_SQUARES].reshape(2, TRAITS, TRAITS), both[:, _SQUARES:]
+        self._both = values[:-2]
+        """Of each its squares, then its cross products."""
         self._lately = values[-2:]
 
     def packed(self) -> bytes:
         """Everything, in 8 bytes a number."""
-        both = np.concatenate((self._squares.reshape(2, _SQUARES), self._cross), axis=1)
-        return both.astype("<f8").tobytes() + self._lately.astype("<f8").tobytes()
+        return np.asarray(self._both, "<f8").tobytes() + np.asarray(self._lately, "<f8").tobytes()
 
     def told(self, traits: Traits) -> tuple[float, float, bytes]:
         """(log of came ÷ expected, the spread around it, what `learn` will need) for demand that has these ``traits`` now."""
-        drifts = np.array(traits.drift)
-        restless = np.log((self._lately + RESTLESS_FLOOR) / (SWING_FIRST / PER_MEAN + RESTLESS_FLOOR))
-        swings = np.array((1.0, *restless, traits.above_usual, abs(traits.drift[0]), abs(traits.drift[2])))
-        of_drift, of_swing = np.linalg.solve(self._squares + _RIDGES, self._cross[:, :, None])[:, :, 0]
-        drift = min(DRIFT_MAX, max(-DRIFT_MAX, float(drifts @ of_drift)))
-        first = math.log(SWING_FIRST / PER_MEAN)
-        size = PER_MEAN * math.exp(min(2.0, max(-2.0, float(swings @ of_swing))) + first)
+        of_drift = traits.drift
+        restless = np.log((self._lately + RESTLESS_FLOOR) / (_FIRST + RESTLESS_FLOOR))
+        of_swing = (1.0, *restless.tolist(), traits.above_usual, abs(of_drift[0]), abs(of_drift[2]))
+        both = np.array((of_drift, of_swing))
+        sums = self._both.reshape(2, _SQUARES + TRAITS)
+        squares = sums[:, :_SQUARES].reshape(2, TRAITS, TRAITS) + _RIDGES
+        found = np.linalg.solve(squares, sums[:, _SQUARES:, None])[:, :, 0]
+        drift = min(DRIFT_MAX, max(-DRIFT_MAX, float(both[0] @ found[0])))
+        size = PER_MEAN * math.exp(min(2.0, max(-2.0, float(both[1] @ found[1]))) + math.log(_FIRST))
         swing = min(SWING_MAX, max(SWING_MIN, size))
-        return drift, swing, np.array((*drifts, *swings, drift, swing), "<f4").tobytes()
+        return drift, swing, _NOTED.pack(*of_drift, *of_swing, drift, swing)
 
     def learn(self, ratio: float, noted: bytes, minutes: float) -> float | None:
         """One outcome: ``ratio`` of what came to what was expected, drift included, and what `told` gave then.
 
         Returns the remainder in units of the spread that was told; None for what teaches nothing. ``minutes`` since the last.
         """
-        if len(noted) != 4 * (2 * TRAITS + 2) or not (math.isfinite(ratio) and ratio >= 0):
+        if len(noted) != _NOTED.size or not (math.isfinite(ratio) and ratio >= 0):
             return None
-        traits = np.frombuffer(noted, "<f4").astype(np.float64)
-        drift, swing = float(traits[-2]), float(traits[-1])
-        if not (np.isfinite(traits).all() and swing > 0):
+        numbers: tuple[float, ...] = _NOTED.unpack(noted)
+        drift, swing = numbers[-2:]
+        if not (all(map(math.isfinite, numbers)) and swing > 0):
             return None
         remainder = min(STRAY_MAX, max(-STRAY_MAX, math.log(max(ratio, 1e-9))))
-        self._fit(traits[:-2].reshape(2, TRAITS), remainder + drift, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
-        fading = np.minimum(1.0, 60.0 * minutes / np.array((LATELY_S, OF_LATE_S)))
+        self._fit(numbers, remainder + drift, math.log((abs(remainder) + SIZE_FLOOR) * PER_MEAN / SWING_FIRST))
+        fading = np.minimum(1.0, 60.0 * minutes / _LATELY)
         self._lately = self._lately + (abs(remainder) - self._lately) * fading
         return remainder / swing
 
-    def _fit(self, traits: Values, strayed: float, size: float) -> None:
+    def _fit(self, noted: tuple[float, ...], strayed: float, size: float) -> None:
         """Least squares with fading memory, drawn to zero by ridges that do not fade."""
-        keep = 1 - 1 / OUTCOMES_KEPT
-        self._squares = self._squares * keep + traits[:, :, None] * traits[:, None, :]
-        self._cross = self._cross * keep + traits * np.array((strayed, size))[:, None]
+        seen = np.array((*noted[:TRAITS], strayed, *noted[TRAITS : 2 * TRAITS], size))
+        self._both = self._both * (1 - 1 / OUTCOMES_KEPT) + seen[_ONE] * seen[_OTHER]
 
 
 def traits(level: float, growth: float, buckets: Sequence[Bucket], now_s: float, past_per_s: Values, bucket_s: float) -> Traits:
     """The shape of demand now. ``past_per_s``: the history, NaN where it isn't known; what can't be told is level."""
-    of_hour, of_day = _usual(past_per_s, bucket_s)
+    of_hour, of_day, _ = usual(past_per_s, bucket_s)
     quarter = _mean(buckets, now_s, WINDOW_S, 0.0)
     before = _mean(buckets, now_s, 2 * BEFORE_S, BEFORE_S)
     minute = _mean(buckets, now_s, 60.0, 0.0)
@@ -135,12 +161,13 @@ def _mean(buckets: Sequence[Bucket], now_s: float, from_s: float, to_s: float) -
     return requests / seconds if seconds >= 0.45 * (from_s - to_s) else None
 
 
-def _usual(past_per_s: Values, bucket_s: float) -> tuple[float | None, float | None]:
-    """Means of the last hour and the last day of history. Those of a history that nobody can write to are kept until another comes."""
+def usual(past_per_s: Values, bucket_s: float) -> Usual:
+    """What the history says. Of one that nobody can write to it is kept until another comes."""
     known, width_s, found = _kept[0]
     if past_per_s is not known or bucket_s != width_s:
         hour, day = (past_per_s[-max(1, round(span_s / bucket_s)) :] for span_s in (3600, 86_400))
-        found = _known_mean(hour, HOUR_BUCKETS_MIN), _known_mean(day, 0.0)
+        known_s = float((past_per_s == past_per_s).sum()) * bucket_s
+        found = Usual(_known_mean(hour, HOUR_BUCKETS_MIN), _known_mean(day, 0.0), known_s)
         if not past_per_s.flags.writeable:
             _kept[0] = (past_per_s, bucket_s, found)
     return found

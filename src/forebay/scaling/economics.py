@@ -39,6 +39,8 @@ AIM_QUICK, AIM_SLOW = 0.99, 0.95
 """Of the allowed share: what misses are steered to."""
 MOVED_MIN_QUICK, MOVED_MIN_SLOW = 0.85, 0.95
 """Of the fair price (`scaling.fair`). Calm days must not make the misses of the next burst cheap, so it is lowered by little."""
+USE_MAX = 3.0
+"""Far beyond what any fleet serves: there all miss."""
 ALLOWED_MIN = 1e-4
 """Share of misses: a promise of 100 % is taken for 99.99 %."""
 
@@ -95,13 +97,13 @@ def slowness(cold_start_s: float) -> float:
 
 def headrooms(late: Values, found: Prices) -> tuple[float, float]:
     """Multiples of the expected demand to start up to and to keep, where ``late`` misses (`late_by_headroom`)."""
-    start, keep = (int(np.argmin(late * price + HEADROOMS)) for price in (found.start, found.keep))
+    start, keep = int((late * found.start + HEADROOMS).argmin()), int((late * found.keep + HEADROOMS).argmin())
     return float(HEADROOMS[start]), float(HEADROOMS[max(start, keep)])
 
 
 def late_by_headroom(counts: Values, allowed: float) -> Values:
     """What misses, as a share of the expected demand, with each of HEADROOMS held."""
-    return np.asarray(counts / counts.sum() * RATIOS @ misses_held(allowed))
+    return np.asarray(counts / np.add.reduce(counts) * RATIOS @ misses_held(allowed))
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)
@@ -112,7 +114,24 @@ def misses_held(allowed: float) -> Values:
 
 def misses(use: Values, allowed: float, steepness: Values | float = STEEPNESS) -> Values:
     """Share of requests that miss their promise at a use of the capacity at the SLO: ``allowed`` at 1, all of them far beyond."""
-    return np.asarray(-np.expm1(-allowed * np.exp(steepness * (np.minimum(use, 3.0) - 1))))
+    kept = _kept(np.asarray(np.minimum(use, USE_MAX)), allowed, steepness)
+    return np.asarray(np.negative(kept, out=kept))
+
+
+def missed(weights: Values, uses: Values, busiest: float, allowed: float, steepness: Values) -> float:
+    """``weights @ misses(uses, …)``, where ``busiest`` is the most of ``uses``, which are used up by this."""
+    if busiest > USE_MAX:
+        np.minimum(uses, USE_MAX, out=uses)
+    return -float(weights @ _kept(uses, allowed, steepness))
+
+
+def _kept(use: Values, allowed: float, steepness: Values | float) -> Values:
+    """`misses` below zero, for uses up to USE_MAX, in their place."""
+    use -= 1
+    use *= steepness
+    np.exp(use, out=use)
+    use *= -allowed
+    return np.asarray(np.expm1(use, out=use))
 
 
 def pooled(worth: float, capacity: PoolCapacity, allowed: float) -> int:

@@ -6,6 +6,7 @@ Queues speak minutes too late for engines that take minutes to start, so the bas
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from forebay.domain.scaling import Term, TermKind
 from forebay.domain.units import format_time
@@ -17,6 +18,8 @@ from forebay.scaling.outlook import Outlook
 from forebay.scaling.schedule import Active
 from forebay.spec.types import Scaling
 
+LIMITS_KEPT_MAX = 32
+"""Minimums whose term is kept: a pool has one."""
 PAST_RAMPS_MAX = 10_000
 FRACTION_FORESEEN = 0.5
 """With an outlook, present demand is rounded up from here: what a fraction of a replica is worth, the forecast weighs."""
@@ -26,7 +29,11 @@ FEW = 0.9
 
 def minimum(settings: Scaling) -> Term:
     """The configured minimum."""
-    least = settings.min_replicas
+    return _minimum(settings.min_replicas)
+
+
+@lru_cache(maxsize=LIMITS_KEPT_MAX)
+def _minimum(least: int) -> Term:
     return Term("min", TermKind.FLOOR, least, f"never fewer than {least}", {"min": float(least)})
 
 

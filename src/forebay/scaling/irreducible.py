@@ -23,6 +23,7 @@ LEAST_USE, WIDTH = 0.1, 0.1
 """Use of the profile's capacity at the SLO, uncorrected: bins from 0.1 to 1.5, the outer ones open."""
 FADES_MINUTES = 90.0
 """An hour after the lengths have changed, most of what is remembered is of the new ones."""
+_FADED = math.exp(-1 / FADES_MINUTES)
 SPAN_MIN = 1.2
 """Uses must differ by a fifth to tell a floor from a slope."""
 WEIGHT_MIN = 2.0
@@ -40,6 +41,7 @@ _FLOORS: Values = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1
 _FACTORS: Values = np.exp(np.linspace(math.log(0.6), math.log(4.0), 40))
 SHYNESS = 0.02
 """Of two floors that fit alike the lower is taken."""
+_SHY: Values = SHYNESS * _FLOORS
 LEFT_MIN, LEFT_FROM, LEFT_MORE = 0.25, 0.9, 2.5
 """Of the allowed share: so much may be missed for load where the floor takes nearly all of it. Beyond, the promise is out of reach
 whatever is held, and a miss is again worth what a miss is worth: LEFT_MORE of what the floor takes above LEFT_FROM is left besides, up
@@ -51,15 +53,15 @@ def noted(bins: tuple[float, ...], use: float, weight: float, missed: float, pro
 
     They begin anew where ``prompt_tokens``, the mean of now, differs from theirs by more than LENGTHS_BAND and ``band``, which is chance's.
     """
-    kept, prompt = np.zeros(2 * BINS), prompt_tokens
+    kept, prompt = [0.0] * (2 * BINS), prompt_tokens
     if len(bins) == 2 * BINS + 1 and _alike(bins[-1], prompt_tokens, LENGTHS_BAND + band):
-        kept, prompt = np.array(bins[:-1]) * math.exp(-1 / FADES_MINUTES), bins[-1]
+        kept, prompt = [each * _FADED for each in bins[:-1]], bins[-1]
     place = min(BINS - 1, max(0, int((use - LEAST_USE) / WIDTH)))
     kept[place] += weight
     kept[BINS + place] += weight * missed
-    known = float(kept[:BINS].sum())
+    known = float(np.add.reduce(np.array(kept[:BINS])))
     prompt += (prompt_tokens - prompt) * (weight / known if known > 0 else 1.0)
-    return (*kept.tolist(), float(prompt))
+    return (*kept, float(prompt))
 
 
 def alone(profile: Profile, prompt_tokens: float, ttft_s: float) -> float:
@@ -85,19 +87,19 @@ def floor(before: float, bins: tuple[float, ...], allowed: float, idle: float | 
     """
     if len(bins) != 2 * BINS + 1:
         return before
-    known = np.array((0.0, *bins[:BINS], 0.0, *bins[BINS:-1])).reshape(2, BINS + 1)
-    weights, missed = np.where(known[0] >= WEIGHT_MIN, known, 0.0)
-    if idle is not None:
-        weights[0], missed[0] = ALONE_WEIGHT, ALONE_WEIGHT * idle
-    places = weights.nonzero()[0]
-    if not len(places) or _USES[places[-1]] < SPAN_MIN * _USES[places[0]]:
+    first = (0.0, 0.0) if idle is None else (ALONE_WEIGHT, ALONE_WEIGHT * idle)
+    pairs = [first, *[pair if pair[0] >= WEIGHT_MIN else (0.0, 0.0) for pair in zip(bins[:BINS], bins[BINS:-1], strict=True)]]
+    places = [place for place, (weight, _) in enumerate(pairs) if weight]
+    if not places or _USES[places[-1]] < SPAN_MIN * _USES[places[0]]:
         return before if idle is None else before + PER_MINUTE * (idle - before)
-    shares = missed / np.maximum(weights, WEIGHT_MIN)
-    believed = weights / np.maximum(shares, allowed / 2)
+    shares = [missed / max(weight, WEIGHT_MIN) for weight, missed in pairs]
+    believed = [weight / max(share, allowed / 2) for (weight, _), share in zip(pairs, shares, strict=True)]
+    drawn = [-2 * each * share for each, share in zip(believed, shares, strict=True)]
     # Σ believed·(expected − shares)², but for Σ believed·shares², which is the same for all.
-    off = _expected_by(allowed) @ np.concatenate((believed, -2 * believed * shares)) / weights.sum()
-    best = off.reshape(len(_FLOORS), len(_FACTORS)).min(axis=1) / allowed + SHYNESS * _FLOORS
-    return before + PER_MINUTE * (float(_FLOORS[int(np.argmin(best))]) * allowed - before)
+    off = (_expected_by(allowed) @ np.array((*believed, *drawn))).reshape(len(_FLOORS), len(_FACTORS))
+    total = np.add.reduce(np.array([weight for weight, _ in pairs]))
+    best = np.minimum.reduce(off, axis=1) / total / allowed + _SHY
+    return before + PER_MINUTE * (float(_FLOORS[int(best.argmin())]) * allowed - before)
 
 
 @lru_cache(maxsize=ALLOWED_KEPT_MAX)

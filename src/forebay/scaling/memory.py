@@ -61,6 +61,9 @@ class Held(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return 0.0 if self.since_s is None else now_s - self.since_s
 
 
+NOT_HELD = Held()
+
+
 class Expected(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Requests per second that were expected of the minute that ends at ``due_s``."""
 
@@ -174,9 +177,18 @@ def dump(memory: Memory) -> bytes:
 
 
 def proved(memory: Memory) -> Memory:
-    """What reading ``memory`` back would give, where its buckets are `arrivals.recorded`'s, and so within their bounds."""
-    rest = load(dump(msgspec.structs.replace(memory, buckets=())))
-    return rest if rest.now_s is None else msgspec.structs.replace(rest, buckets=memory.buckets)
+    """What reading ``memory`` back would give, where all but the numbers that are learned was read or written within its bounds."""
+    learnt, forecast = memory.learnt, memory.learnt.forecast
+    learnt = msgspec.structs.replace(
+        learnt,
+        spread=b"",
+        drift=b"",
+        fair=b"",
+        expected=learnt.expected[-1:],
+        forecast=None if forecast is None else msgspec.structs.replace(forecast, state=b""),
+    )
+    numbers = msgspec.structs.replace(memory, buckets=(), keeps=(), lows=(), learnt=learnt)
+    return Memory() if load(dump(numbers)).now_s is None else memory
 
 
 def shifted(memory: Memory, by_s: float) -> Memory:
@@ -232,7 +244,7 @@ def held(before: Held, holds: bool | None, now_s: float, elapsed_s: float, unsee
     hysteresis depends on seconds and never on the number of calls.
     """
     if holds is False:
-        return Held()
+        return NOT_HELD
     if before.since_s is None:
         return Held(now_s if holds else None, holds is None)
     paused_s = elapsed_s if before.blind else unseen_s
@@ -242,10 +254,16 @@ def held(before: Held, holds: bool | None, now_s: float, elapsed_s: float, unsee
 def peaks(before: tuple[Peak, ...], now_s: float, replicas: int, keep_s: float, most: bool) -> tuple[Peak, ...]:
     """``before`` with ``replicas`` seen now: the largest (``most``) or smallest of each of PEAKS_MAX slices of ``keep_s``."""
     slice_s = max(keep_s / PEAKS_MAX, 1e-3)
-    kept = [peak for peak in before if now_s - keep_s - slice_s < peak.start_s <= now_s]
+    since_s, first, until = now_s - keep_s - slice_s, 0, len(before)
+    while first < until and before[first].start_s <= since_s:
+        first += 1
+    while first < until and before[until - 1].start_s > now_s:
+        until -= 1
+    kept = before[first:until]
     if kept and now_s < kept[-1].start_s + slice_s:
-        both = (kept[-1].replicas, replicas)
-        kept[-1] = Peak(kept[-1].start_s, max(both) if most else min(both))
+        last = kept[-1]
+        if last.replicas < replicas if most else last.replicas > replicas:
+            kept = (*kept[:-1], Peak(last.start_s, replicas))
     else:
-        kept.append(Peak(now_s, replicas))
-    return tuple(kept[-PEAKS_MAX - 2 :])
+        kept = (*kept, Peak(now_s, replicas))
+    return kept[-PEAKS_MAX - 2 :]

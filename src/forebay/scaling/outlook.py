@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from forebay.demand import forecast
 from forebay.domain.scaling import History
@@ -96,13 +97,13 @@ def learned(
     spaced_s = max(OUTCOME_S, horizon_s / LOOKS_AHEAD)
     fair_share = learnt.fair
     if level is not None:
-        came = float(ratios @ spread.RATIOS / ratios.sum())
+        came = float(ratios @ spread.RATIOS / np.add.reduce(ratios))
         fair_share = fair.averaged(learnt.fair, late, came, prices.allowed, level * growth)
         if not expected or expected[-1].due_s + spaced_s <= now_s + horizon_s + OUTCOME_S + 1e-6:
             expected = (*expected, Expected(now_s + horizon_s + OUTCOME_S, level * growth, noted))
     return Learnt(
         minute_s=now_s,
-        known_s=float((past.values == past.values).sum()) * past.bucket_s,
+        known_s=drift.usual(past.values, past.bucket_s).known_s,
         growth=growth,
         growth_peak=growth_peak,
         blind_per_s=at_horizon.value if at_horizon.known and math.isfinite(at_horizon.value) else None,

@@ -50,8 +50,11 @@ class QueueFirst:
         self._pool = pool
         self._slo = slo
         self._wake_s = wake_s
+        self._unseen_s_min = max(UNSEEN_S_MIN, 5 * settings.interval_s)
         self._schedule = Schedule(calendar, pool)
         self._shaped = shapes.ShapedCapacity(capacity, settings, slo)
+        self._priced: tuple[float, float, economics.Prices] | None = None
+        """The last prices, with what they are of: the same for a minute."""
         self._told: tuple[bytes, Memory, bool] | None = (
             None  # the last decision's, packed and not (it mostly comes back), and if it learned
         )
@@ -138,7 +141,7 @@ class QueueFirst:
             wall_s=wall_s if math.isfinite(wall_s) else memory.wall_s,
             waiting=waiting,
             breach=held(memory.breach, breach, now_s, elapsed_s, unseen_s),
-            unknown_since_s={key: min(now_s, memory.unknown_since_s.get(key, now_s)) for key in blind},
+            unknown_since_s={key: min(now_s, memory.unknown_since_s.get(key, now_s)) for key in blind} if blind else {},
             ready=sight.ready,
             ready_rose_s=now_s if rose else memory.ready_rose_s,
             buckets=arrivals.recorded(memory.buckets, now_s, elapsed_s, sight.arrival_per_s, sight.tokens_per_s, sight.ready),
@@ -166,12 +169,12 @@ class QueueFirst:
         return scale_in.calm_s(self._cold_start_s(sight)) if declared_s is None else declared_s
 
     def _keep(self, memory: Memory, reasons: Reasons) -> int:
-        return max([reasons.keep or 0, *(peak.replicas for peak in memory.keeps)])
+        return max([reasons.keep or 0, *[peak.replicas for peak in memory.keeps]])
 
     def _gap(self, memory: Memory, now_s: float) -> tuple[float, float]:
         """Seconds since the last look, and how many of them were unobserved."""
         elapsed_s = max(0.0, now_s - memory.now_s) if memory.now_s is not None else 0.0
-        return elapsed_s, elapsed_s if elapsed_s > max(UNSEEN_S_MIN, 5 * self._settings.interval_s) else 0.0
+        return elapsed_s, elapsed_s if elapsed_s > self._unseen_s_min else 0.0
 
     def _weighed(self, observation: Observation, sight: Sight, memory: Memory, capacity: PoolCapacity) -> Reasons:
         """Floors, triggers, caps, and the hold where something isn't known."""
@@ -206,7 +209,8 @@ class QueueFirst:
         if missing:
             unknown_s = sight.now_s - memory.unknown_since_s.get("", sight.now_s)
             hold = Term("hold_unknown", TermKind.HOLD, sight.desired, f"{missing} not known: never fewer", {"unknown_s": unknown_s})
-        return msgspec.structs.replace(weighing.weighed(facts, hold), reserve=reserve)
+        reasons = weighing.weighed(facts, hold)
+        return reasons if reserve is None else msgspec.structs.replace(reasons, reserve=reserve)
 
     def _reserve(
         self,
@@ -260,8 +264,11 @@ class QueueFirst:
         )
 
     def _prices(self, sight: Sight, memory: Memory) -> economics.Prices:
-        usd = self._capacity.replica_hour_usd
-        return economics.prices(self._settings, self._slo, usd, self._cold_start_s(sight), memory.price * memory.learnt.fair_price)
+        cold_start_s, moved = self._cold_start_s(sight), memory.price * memory.learnt.fair_price
+        if self._priced is None or self._priced[:2] != (cold_start_s, moved):
+            found = economics.prices(self._settings, self._slo, self._capacity.replica_hour_usd, cold_start_s, moved)
+            self._priced = (cold_start_s, moved, found)
+        return self._priced[2]
 
     def _cold_start_s(self, sight: Sight) -> float:
         return sight.cold_start_s if sight.cold_start_s is not None else float(round(self._capacity.cold_start_s))
@@ -273,7 +280,8 @@ class QueueFirst:
     def _exhausted(self, sight: Sight, reasons: Reasons) -> str:
         """Why no more replicas come although they are wanted; empty if they do."""
         cap = caps.lowest(reasons.caps)
-        pulled = max((term.replicas for term in reasons.terms if term.kind is TermKind.TRIGGER), default=0)
+        trigger = TermKind.TRIGGER
+        pulled = max([term.replicas for term in reasons.terms if term.kind is trigger], default=0)
         if pulled > cap.replicas:
             return f"{pulled} replicas are wanted and {cap.replicas} is the most allowed" + ("" if cap.name == "max" else f" ({cap.name})")
         if alerts.starved(sight):
@@ -300,11 +308,11 @@ class QueueFirst:
 
 def _bound(reasons: Reasons, sight: Sight) -> tuple[tuple[Term, ...], Term]:
     """All terms with exactly one of them binding, and that one."""
-    terms = [*reasons.terms, *([reasons.lower] if reasons.lower is not None else [])]
+    terms = [*reasons.terms, reasons.lower] if reasons.lower is not None else [*reasons.terms]
     if reasons.lower is not None and reasons.wanted < sight.desired:
         index = len(terms) - 1
     else:
-        index = next(place for place, term in enumerate(terms) if term.replicas == reasons.wanted)
+        index = [term.replicas for term in terms].index(reasons.wanted)
     cap = caps.lowest(reasons.caps)
     if terms[index].replicas > cap.replicas:
         index = len(terms) + reasons.caps.index(cap)

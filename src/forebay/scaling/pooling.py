@@ -10,6 +10,7 @@ are worth ``n² ÷ (n + DRAG)`` of those of an endless fleet: two are three time
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,6 +24,8 @@ bounds: long prompts with short answers (Azure's code of 2023, 2,055 + 28 tokens
 DRAG_ALLOWED = 0.01
 DRAG_EXPONENT = 0.5
 """Rarer coincidences take more room: at 5 % allowed it is 0.6, 0.3 and 0.9 there."""
+PROMISES_KEPT_MAX = 8
+"""Promises whose numbers are kept: a pool has one."""
 STATED_FOR = 20.0
 """Replicas of the fleet whose capacity each is worth 1."""
 
@@ -32,25 +35,28 @@ def worth(replicas: float, allowed: float) -> float:
 
     At most ``1 + drag ÷ STATED_FOR``; rises with ``replicas``.
     """
-    count, drag = max(1.0, replicas), _drag(allowed)
-    return count / (count + drag) * (1 + drag / STATED_FOR)
+    count, (drag, stated, _) = max(1.0, replicas), _lone(allowed)
+    return count / (count + drag) * stated
 
 
 def worths(replicas: Values, allowed: float) -> Values:
     """`worth` of each number of ``replicas``."""
-    count, drag = np.maximum(1.0, replicas), _drag(allowed)
-    return np.asarray(count / (count + drag) * (1 + drag / STATED_FOR))
+    count, (drag, stated, _) = np.maximum(1.0, replicas), _lone(allowed)
+    return np.asarray(count / (count + drag) * stated)
 
 
 def needed(load: float, allowed: float) -> float:
     """Replicas that serve ``load``, in replicas of STATED_FOR: the ``n`` with ``n · worth(n) = load``. Rises with ``load``."""
-    drag = _drag(allowed)
-    alone = worth(1.0, allowed)
+    drag, stated, alone = _lone(allowed)
     if not load > alone:
         return load / alone
-    endless = load / (1 + drag / STATED_FOR)
+    endless = load / stated
     return (endless + math.sqrt(endless) * math.sqrt(endless + 4 * drag)) / 2
 
 
-def _drag(allowed: float) -> float:
-    return DRAG * math.pow(DRAG_ALLOWED / allowed, DRAG_EXPONENT)
+@lru_cache(maxsize=PROMISES_KEPT_MAX)
+def _lone(allowed: float) -> tuple[float, float, float]:
+    """The drag, how much more each of an endless fleet serves than one of STATED_FOR, and what a lone replica is worth."""
+    drag = DRAG * math.pow(DRAG_ALLOWED / allowed, DRAG_EXPONENT)
+    stated = 1 + drag / STATED_FOR
+    return drag, stated, 1.0 / (1.0 + drag) * stated

@@ -8,6 +8,7 @@ at any time of a short calm stays.
 """
 
 import math
+from functools import lru_cache
 
 import msgspec
 
@@ -15,7 +16,7 @@ from forebay.domain.scaling import Term, TermKind
 from forebay.domain.units import format_time
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import REPLICAS_MAX, whole_replicas
-from forebay.scaling.economics import slowness
+from forebay.scaling.economics import STARTS_KEPT_MAX, slowness
 from forebay.scaling.memory import Memory
 from forebay.scaling.sight import Sight
 from forebay.spec.types import Scaling
@@ -41,11 +42,13 @@ class Foreseen(msgspec.Struct, frozen=True):
     gather_s: float
 
 
+@lru_cache(maxsize=STARTS_KEPT_MAX)
 def calm_s(cold_start_s: float) -> float:
     """The calm before a scale-in where an outlook judges and no other is declared."""
     return min(CALM_S_MAX, max(CALM_S_MIN, CALM_STARTS * cold_start_s))
 
 
+@lru_cache(maxsize=STARTS_KEPT_MAX)
 def gather_s(cold_start_s: float) -> float:
     """For how long few more or fewer replicas wait, where a start takes ``cold_start_s``."""
     return GATHER_S_QUICK + slowness(cold_start_s) * (GATHER_S_SLOW - GATHER_S_QUICK)

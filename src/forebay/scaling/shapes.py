@@ -119,7 +119,8 @@ def observed(buckets: Sequence[Bucket], settings: Scaling) -> Shape:
 def _beyond(ratio: float, band: float) -> float:
     """``ratio`` less what ``band`` explains; 1 where that is all of it."""
     logarithm = math.log(max(ratio, 1e-6))
-    return math.exp(math.copysign(max(0.0, abs(logarithm) - band), logarithm))
+    beyond = abs(logarithm) - band
+    return math.exp(math.copysign(beyond, logarithm)) if beyond > 0 else 1.0
 
 
 def _rounded(tokens: float, most: int) -> int:

@@ -79,15 +79,13 @@ def look(observation: Observation, settings: Scaling) -> Sight:
     overdue = [replica for replica in pending if replica.overdue]
     waits = _values([replica.waiting for replica in ready], now_s, age_s_max)
     usages = _values([replica.kv_usage for replica in ready], now_s, age_s_max)
-    told_waits, told_usages = _told(waits), _told(usages)
+    told_waits, told_usages = [value for value in waits if value is not None], [value for value in usages if value is not None]
     silent: tuple[str, ...] = ()
     if min(len(told_waits), len(told_usages)) < len(ready):
         each = zip(ready, waits, usages, strict=True)
         silent = tuple(sorted(replica.id for replica, waiting, kv in each if waiting is None or kv is None))
-    kv_sum, kv_silent = (
-        math.fsum(told_usages if max(told_usages, default=0.0) <= 1 else [min(kv, 1.0) for kv in told_usages]),
-        len(ready) - len(told_usages),
-    )
+    kv_sum = math.fsum(told_usages if max(told_usages, default=0.0) <= 1 else [min(kv, 1.0) for kv in told_usages])
+    kv_silent, in_engines = len(ready) - len(told_usages), sum(told_waits)
     of_pool = (
         observation.lanes_waiting,
         observation.arrival_per_s,
@@ -105,8 +103,8 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         ready=len(ready),
         pending=len(pending) - len(overdue),
         overdue=len(overdue),
-        draining=sum(replica.state is ReplicaState.DRAINING for replica in others),
-        waiting=min(1e12, (lanes or 0.0) + sum(told_waits)),
+        draining=sum([replica.state is ReplicaState.DRAINING for replica in others]),
+        waiting=min(1e12, (lanes or 0.0) + in_engines),
         kv_least=kv_sum / len(ready) if ready else 0.0,
         kv_most=(kv_sum + kv_silent) / len(ready) if ready else 0.0,
         silent=silent,
@@ -115,11 +113,11 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         tokens_per_s=(prompt, output) if prompt is not None and output is not None else None,
         attainment=attainment,
         cold_start_s=measured_s,
-        oldest_overdue_s=_oldest(overdue),
+        oldest_overdue_s=_oldest(overdue) if overdue else None,
         itl_attainment=itl_attainment,
         kv_middle=_middle(told_usages, kv_silent),
-        arriving_s=_arriving_s(pending, now_s),
-        in_engines=min(1e12, sum(told_waits)),
+        arriving_s=_arriving_s(pending, now_s) if pending else (),
+        in_engines=min(1e12, in_engines),
     )
 
 
@@ -132,11 +130,9 @@ def _values(signals: Sequence[Signal], now_s: float, age_s_max: float) -> list[f
     ]
 
 
-def _told(values: list[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
 def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int, fraction: float) -> str:
+    if lanes is not None and arrival is not None and not silent:
+        return ""
     reasons = []
     if lanes is None:
         reasons.append("what waits in the lanes")
@@ -149,7 +145,10 @@ def _missing(lanes: float | None, arrival: float | None, silent: int, ready: int
 
 def _middle(usages: list[float], silent: int) -> float:
     place = (len(usages) + silent - 1) // 2 - silent
-    return min(1.0, sorted(usages)[place]) if place >= 0 else 0.0
+    if place < 0:
+        return 0.0
+    middle = sorted(usages)[place]
+    return middle if middle < 1.0 else 1.0
 
 
 def _arriving_s(pending: list[ReplicaObservation], now_s: float) -> tuple[float, ...]:

@@ -39,7 +39,7 @@ def unpacked(data: bytes) -> Values | None:
     if len(data) != 4 * BINS:
         return None
     counts = np.frombuffer(data, "<f4").astype(np.float64)
-    return counts if counts.min() >= 0 and 0 < counts.sum() < COUNT_MAX else None
+    return counts if np.minimum.reduce(counts) >= 0 and 0 < np.add.reduce(counts) < COUNT_MAX else None
 
 
 def packed(counts: Values) -> bytes:
@@ -51,15 +51,16 @@ def learned(counts: Values, remainder: float) -> Values:
     """``counts`` with one more outcome; an outcome that is no number teaches nothing."""
     if not math.isfinite(remainder):
         return counts
-    kept = counts * min(1.0, OUTCOMES_KEPT / (float(counts.sum()) + 1.0))
+    kept = counts * min(1.0, OUTCOMES_KEPT / (float(np.add.reduce(counts)) + 1.0))
     kept[max(0, min(BINS - 1, int((max(remainder, LOWEST) - LOWEST) / WIDTH)))] += 1.0
     return kept
 
 
 def of_ratios(counts: Values, swing: float) -> Values:
     """The histogram of *came ÷ expected*, at RATIOS, where remainders of ``counts`` are in units of ``swing``."""
-    places = np.clip((swing * _REMAINDERS - RATIO_LOWEST) / RATIO_WIDTH - 0.5, 0.0, BINS - 1.001)
+    places = np.minimum(np.maximum((swing * _REMAINDERS - RATIO_LOWEST) / RATIO_WIDTH - 0.5, 0.0), BINS - 1.001)
     left = places.astype(np.intp)
     part = places - left
-    shared = np.bincount(left, counts * (1 - part), BINS) + np.bincount(left + 1, counts * part, BINS)
-    return np.asarray(shared, np.float64)
+    shared: Values = np.asarray(np.bincount(left, counts * (1 - part), BINS), np.float64)
+    shared += np.bincount(left + 1, counts * part, BINS)
+    return shared

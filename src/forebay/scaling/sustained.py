@@ -7,16 +7,15 @@ would miss. It moves slowly, down fast where it was far off, and never up while 
 """
 
 import math
-from itertools import pairwise
 
 import msgspec
 import numpy as np
 
-from forebay.scaling import irreducible, pooling
+from forebay.scaling import economics, irreducible, pooling
 from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.columns import columns
-from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS, Prices, misses
+from forebay.scaling.economics import ALLOWED_MIN, STEEPNESS, Prices
 from forebay.scaling.memory import Memory
 from forebay.scaling.outlook import HISTORY_S_MIN, OUTCOME_S
 from forebay.scaling.scale_in import QUIET_WAITING_PER_REPLICA
@@ -101,11 +100,11 @@ def learned(memory: Memory, sight: Sight, capacity: PoolCapacity, slo: Slo, late
     caused, left = irreducible.of_load(_missed(sight), allowed, memory.irreducible)
     least = max(MISSES_LEAST, 1 - LEFT_TELLS * left / allowed) * allowed
     missed = min(MISSES_MOST, max(least, caused * allowed / left))
-    busiest = float(uses.max())
-    if busiest <= USE_MIN or float((uses * lately.worths).max()) >= OVERLOADED or lately.overrun:
+    busiest = float(np.maximum.reduce(uses))
+    if busiest <= USE_MIN or lately.overrun or float(np.maximum.reduce(uses * lately.worths)) >= OVERLOADED:
         return before
     step = -math.log(_fitting(lately, missed, allowed))
-    sure = min(1.0, float(requests.sum()) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
+    sure = min(1.0, float(np.add.reduce(requests)) * max(missed, allowed) / MISSES_SURE) * min(1.0, (busiest - USE_MIN) / (1 - USE_MIN))
     if step < 0 and missed < STAKE * allowed:
         return before
     if step > 0 and (sight.waiting > QUIET_WAITING_PER_REPLICA * sight.ready or memory.learnt.known_s < HISTORY_S_MIN):
@@ -119,10 +118,10 @@ def _uses(memory: Memory, now_s: float, rate_per_s: float, allowed: float | None
     found = columns(memory.buckets)
     first = found.since(now_s - WINDOW_S)
     seconds, requests, held = (np.array(column[first:]) for column in (found.seconds, found.requests, found.replica_seconds))
-    if not len(held) or held.min() <= 0:
+    if not min(found.replica_seconds[first:], default=0.0) > 0:
         some = held > 0
         seconds, requests, held = seconds[some], requests[some], held[some]
-    if seconds.sum() < COVERED_MIN * WINDOW_S:
+    if np.add.reduce(seconds) < COVERED_MIN * WINDOW_S:
         return np.empty(0), np.empty(0), np.empty(0)
     worths = np.ones(len(held)) if allowed is None else pooling.worths(held / seconds, allowed)
     return requests, requests / (held * worths * rate_per_s), worths
@@ -134,14 +133,15 @@ def _fitting(lately: Used, missed: float, allowed: float) -> float:
     It is as much flatter as a replica is worth less: the steps from 1 % of misses to a third are as large in any fleet.
     """
     requests, uses, steepness = lately.requests, lately.uses, STEEPNESS * lately.worths
-    total = float(requests.sum())
+    total = float(np.add.reduce(requests))
     if total <= 0:
         return 1.0
-    weights, wanted = requests / total, math.log(missed)
+    weights, wanted, busiest = requests / total, math.log(missed), float(np.maximum.reduce(uses))
     low, high, at, slope = -math.log(FITTING_MAX), math.log(FITTING_MAX), 0.0, STEEPNESS
     before: tuple[float, float] | None = None
     for _ in range(HALVINGS):
-        off = wanted - math.log(max(1e-300, float(weights @ misses(uses * math.exp(at), allowed, steepness))))
+        factor = math.exp(at)
+        off = wanted - math.log(max(1e-300, economics.missed(weights, uses * factor, busiest * factor, allowed, steepness)))
         low, high = (at, high) if off > 0 else (low, at)
         # By the secant of the logarithms, which are nearly a line; by halves where that leads out of what is left.
         if before is not None and at != before[0]:
@@ -180,7 +180,7 @@ def unpreventable(
     if sight.attainment is None or not capacity.rate_per_s:
         return memory.uses, memory.irreducible
     lately = used(memory, sight.now_s, capacity, slo) if lately is None else lately
-    requests, total = lately.requests, lately.requests.sum()
+    requests, total = lately.requests, float(np.add.reduce(lately.requests))
     if total <= 0:
         return memory.uses, memory.irreducible
     prompt_tokens, band = _mean_prompt(memory, sight.now_s)
@@ -212,10 +212,12 @@ def _mean_prompt(memory: Memory, now_s: float) -> tuple[float, float]:
 
 
 def _overrun(memory: Memory, now_s: float, rate_per_s: float) -> bool:
-    for (before, held_before), (until, held_until) in pairwise(served(memory.buckets, now_s, _EDGES_S)):
+    (before, held_before), *sums = served(memory.buckets, now_s, _EDGES_S)
+    for until, held_until in sums:
         requests, held = until - before, rate_per_s * (held_until - held_before)
-        if requests - DOUBT * math.sqrt(max(0.0, requests)) > OVERLOADED * held:
+        if requests > 0 and requests - DOUBT * math.sqrt(requests) > OVERLOADED * held:
             return True
+        before, held_before = until, held_until
     return False
 
 

@@ -143,4 +143,4 @@ def _keep(facts: Facts) -> int | None:
 
 def _distinct(terms: list[Term]) -> tuple[Term, ...]:
     """``terms`` without the repetitions, each of the one before, that stand for a floor that adds nothing."""
-    return (terms[0], *(term for before, term in pairwise(terms) if term is not before))
+    return (terms[0], *[term for before, term in pairwise(terms) if term is not before])

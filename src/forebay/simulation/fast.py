@@ -26,6 +26,8 @@ _POSTURES = {
     Posture.SHED_LOW: play.SHED_LOW,
     Posture.HOLD_PREEMPTIBLE: play.OPEN,  # nothing of it is played: it holds for a minute an event
 }
+_RECENT = {"ttft": TTFT, "tpot": TPOT}
+_COUNTED = len(COUNTERS.split())
 _QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
 
 
@@ -114,19 +116,19 @@ class FastFleet:
 
     def read(self, row: int, net: bool = False) -> ReplicaReadings:
         """What a scrape of ``row`` shows now; ``net``: waiting, running and KV without the preemptible tiers."""
-        self._live(row)
+        if row not in self._rows:
+            self._live(row)  # which raises
         if not self._readings:
             self._command(play.READ)
             self._readings = self._fleet.readings[: int(self._world["rows"])].tolist()
-        busy_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, *spared = self._readings[row]
+        busy_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, waits, runs, holds = self._readings[row]
         if net:
-            waiting, running, blocks = waiting - spared[0], running - spared[1], blocks - spared[2]
+            waiting, running, blocks = waiting - waits, running - runs, blocks - holds
         return ReplicaReadings(waiting, running, blocks / self._blocks, queued_tokens, live_tokens, busy_s, preemptions)
 
     def totals(self, tier: int) -> TierTotals:
         """Counters and gauges of one tier."""
-        found = self._fleet.promises[tier]
-        return TierTotals(*(int(found[name]) for name in COUNTERS.split()))
+        return TierTotals(*self._fleet.promises[tier].item()[-_COUNTED:])
 
     def waiting_since_s(self, tier: int) -> npt.NDArray[np.float64]:
         """When each request of one tier arrived that waits in a lane now, in no order."""
@@ -136,7 +138,7 @@ class FastFleet:
 
     def recent_quantile_s(self, what: str, quantile: float) -> float:
         """Of ``ttft`` or ``tpot`` since the last call of `forget_recent`, over tiers that aren't preemptible; NaN where there was none."""
-        return quantile_s(self._fleet.recent["count"][{"ttft": TTFT, "tpot": TPOT}[what]], quantile)
+        return quantile_s(self._fleet.recent["count"][_RECENT[what]], quantile)
 
     def forget_recent(self) -> None:
         """Begin a new window for `recent_quantile_s`."""

@@ -110,6 +110,8 @@ class Lives:
         """Hold ``count`` warm nodes, as far as a shortage leaves any."""
         nodes = self.warm_nodes
         nodes.give_back(nodes.held - count, now_s)
+        if nodes.held >= count:
+            return
         room = _nodes_max(self._scenario.shortages, now_s) - self.nodes
         while nodes.held < count and room > 0:
             room -= 1

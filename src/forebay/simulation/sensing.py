@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from forebay.domain.due import gathered, slot_width_s
@@ -25,7 +26,7 @@ from forebay.domain.signal import Known, Signal, Unknown
 from forebay.simulation.faults import FROZEN_AFTER_S, GATEWAY_WHY, LEASE_S, WHY, Active, Faults
 from forebay.simulation.fleet import SimulatedFleet
 from forebay.simulation.lab_life import Replica
-from forebay.simulation.values import MetricFault, ReplicaReadings
+from forebay.simulation.values import MetricFault, ReplicaReadings, TierTotals
 
 RATE_WINDOW_S = 30.0
 RATE_SPAN_S_MIN = 5.0
@@ -148,19 +149,19 @@ class Senses:
     def counts(self) -> Counts:
         """Counters and gauges now."""
         totals = [self._fleet.totals(tier) for tier in self._tiers]
-        arrived, waiting = sum(tier.arrived for tier in totals), sum(tier.waiting for tier in totals)
+        every = totals[0] if len(totals) == 1 else TierTotals(*map(sum, zip(*map(msgspec.structs.astuple, totals), strict=True)))
         return Counts(
-            arrived,
-            sum(tier.arrived_prompt_tokens for tier in totals),
-            sum(tier.arrived_output_tokens for tier in totals),
-            sum(tier.completed for tier in totals),
-            sum(tier.completed_output_tokens for tier in totals),
-            sum(tier.ttft_met for tier in totals),
-            sum(tier.ttft_missed for tier in totals),
-            sum(tier.itl_met for tier in totals),
-            sum(tier.itl_missed for tier in totals),
-            waiting,
-            arrived - waiting - sum(tier.completed + tier.shed + tier.cut for tier in totals),
+            every.arrived,
+            every.arrived_prompt_tokens,
+            every.arrived_output_tokens,
+            every.completed,
+            every.completed_output_tokens,
+            every.ttft_met,
+            every.ttft_missed,
+            every.itl_met,
+            every.itl_missed,
+            every.waiting,
+            every.arrived - every.waiting - (every.completed + every.shed + every.cut),
         )
 
     def end_minute(self, now_s: float) -> None:

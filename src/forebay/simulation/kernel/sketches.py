@@ -25,10 +25,11 @@ def bounds() -> npt.NDArray[np.float64]:
 
 def quantile_s(counts: npt.NDArray[np.int64], quantile: float) -> float:
     """The smallest value that at least ``quantile`` of all do not exceed, to `SKETCH_ERROR`; NaN for none."""
-    total = int(counts.sum())
+    upto = counts.cumsum()
+    total = int(upto[-1])
     if not total:
         return math.nan
-    bucket = int(np.searchsorted(np.cumsum(counts), max(1, math.ceil(quantile * total))))
+    bucket = int(upto.searchsorted(max(1, math.ceil(quantile * total))))
     if not bucket:
         return 0.0
     return float(SKETCH_LEAST_S * _GROWTH**bucket * (1 - SKETCH_ERROR))
