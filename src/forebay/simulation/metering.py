@@ -31,22 +31,16 @@ class Meters:
                 over_s = now_s - replica.since_s
             elif seen.busy_s < past.busy_s:
                 past = None
-            busy_s = seen.busy_s if past is None else seen.busy_s - past.busy_s
+            if past is None:
+                busy_s, before, passes_s = seen.busy_s, 0, seen.passes_s
+                prefilled, read = seen.prefilled_tokens, seen.kv_tokens_read
+            else:
+                busy_s, before, passes_s = seen.busy_s - past.busy_s, past.passes, seen.passes_s - past.passes_s
+                prefilled, read = seen.prefilled_tokens - past.prefilled_tokens, seen.kv_tokens_read - past.kv_tokens_read
             gpu_usage[number] = 0.0 if over_s <= 0 else busy_s / over_s if busy_s < over_s else 1.0
-            passes[number] = _passes(past, seen, now_s)
+            count = seen.passes - before
+            # In one piece: this is asked of every replica at every look.
+            passes[number] = Passes(now_s, before, count, passes_s / (count or 1), prefilled / (count or 1), read / (count or 1))
         if elapsed_s > 0:
             self._last, self._last_s = readings, now_s
         return gpu_usage, passes
-
-
-def _passes(past: ReplicaReadings | None, seen: ReplicaReadings, at_s: float) -> Passes:
-    """What ended since ``past``, or since the engine's start."""
-    if past is None:
-        before, seconds, prefilled, read = 0, seen.passes_s, seen.prefilled_tokens, seen.kv_tokens_read
-    else:
-        before, seconds = past.passes, seen.passes_s - past.passes_s
-        prefilled, read = seen.prefilled_tokens - past.prefilled_tokens, seen.kv_tokens_read - past.kv_tokens_read
-    count = seen.passes - before
-    if not count:
-        return Passes(at_s, before, 0, 0.0, 0.0, 0.0)
-    return Passes(at_s, before, count, seconds / count, prefilled / count, read / count)

@@ -367,7 +367,9 @@ def _replicas(
                 queued,
                 gpu_usage,
                 tokens,
-                passes=passes,
+                None,
+                False,
+                passes,
             )
         found.append(seen)
     return tuple(found)

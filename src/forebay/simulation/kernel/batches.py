@@ -249,7 +249,6 @@ def end_run(fleet: World, row: int) -> None:
     replica = replica_at(fleet, row)
     total_s = replica.ends_s - replica.began_s
     replica.busy_s += total_s
-    replica.prefilled += replica.prefill
     if replica.decoding:
         replica.kv_read += kv_read(fleet, row, replica.run_steps)
         observe_run(fleet, row, replica.run_steps, replica.step_s, growth_s(fleet, row), total_s)
@@ -257,6 +256,7 @@ def end_run(fleet: World, row: int) -> None:
     else:
         replica.steps += replica.run_steps
     if replica.prefill:
+        replica.prefilled += replica.prefill
         _end_prefills(fleet, row)
     hungry = hungry_after(fleet, row, replica.steps)
     if hungry <= replica.blocks_free:
