@@ -74,8 +74,11 @@ class FastFleet:
             else:
                 self._make_room_for_groups(2)
 
-    def add(self) -> int:
-        """A replica is ready now; returns its row, the lowest that is free. Raises ValueError beyond ``replicas_max``."""
+    def add(self, warm: bool = False) -> int:
+        """A replica is ready now; returns its row, the lowest that is free. ``warm``: it has its warm-up behind it.
+
+        Raises ValueError beyond ``replicas_max``.
+        """
         if not self._free_rows:
             raise ValueError(f"{self._rules.replicas_max} replicas are the most there may be")
         row = heapq.heappop(self._free_rows)
@@ -85,6 +88,7 @@ class FastFleet:
         self._world["rows"] = max(int(self._world["rows"]), row + 1)
         self._rows.add(row)
         self._fleet.replicas["stream"][row] = stream_of(self._rules.seed, self._added)
+        self._fleet.replicas["cold_steps"][row] = 0 if warm else self._rules.profile.warm_up.passes
         self._added += 1
         self._settle(play.ADD, row)
         return row

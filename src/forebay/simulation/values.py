@@ -269,6 +269,8 @@ class Scenario(msgspec.Struct, frozen=True):
     interval_s: float = 15.0
     """A decision each."""
     initial_replicas: int = 1
+    initial_warm: bool = True
+    """Whether those have served for long; else all have just been started, and their warm-up is still to come."""
     min_replicas: int = 1
     max_replicas: int = 100
     scrape_delay_s: float = 0.0

@@ -186,7 +186,7 @@ def _call(case, fleets, word, number, live):
         for fleet in fleets:
             fleet.set_posture(list(Posture)[number % 3])
     elif word == "add" and len(live) < case.rules.replicas_max:
-        rows = {fleet.add() for fleet in fleets}
+        rows = {fleet.add(warm=number % 4 == 0) for fleet in fleets}
         assert len(rows) == 1
         live += rows
     elif word in ("drain", "cancel_drain", "stop") and live:

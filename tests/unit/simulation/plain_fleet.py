@@ -447,11 +447,13 @@ class PlainFleet:
 
     # -- replicas
 
-    def add(self):
+    def add(self, warm=False):
         if not self._free_rows:
             raise ValueError(f"{self.rules.replicas_max} replicas are the most there may be")
         row = heapq.heappop(self._free_rows)
         self._replicas[row] = Replica(self.rules.profile, stream_of(self.rules.seed, self._added))
+        if warm:
+            self._replicas[row].engine.passes_total = self.rules.profile.warm_up.passes
         self._added += 1
         self._settle()
         return row

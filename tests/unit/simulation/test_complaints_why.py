@@ -90,20 +90,22 @@ WARM = pool(max_replicas=40)
 COLD = started_cold(WARM, FIRST, FACTOR)
 
 
+def risen(of, policy, warm=False):
+    """Load rises by half after twenty minutes. ``warm``: the first engines have served for long, and were not just rolled out."""
+    it = world(of, initial_replicas=6, initial_warm=warm, duration_s=3000.0)
+    return played(it, policy, poisson((1200.0, 4.0), (3000.0, 6.0)))
+
+
 @pytest.fixture(scope="module")
-def risen(compiled):  # noqa: F811
-    """Load rises by half after twenty minutes, with engines that start cold and with ones that start warm. By who decided: the result."""
-
-    def one(of, policy):
-        return played(world(of, initial_replicas=6, duration_s=3000.0), policy, poisson((1200.0, 4.0), (3000.0, 6.0)))
-
+def rolled_out(compiled):  # noqa: F811
+    """A fleet that was rolled out a moment ago, with engines that start cold and with ones that start warm. By who decided: the result."""
     return {
-        "dynamo": one(COLD, dynamo(COLD)),
-        "dynamo, first passes left out": one(COLD, dynamo(COLD, skip_first=FIRST)),
-        "dynamo, warm": one(WARM, dynamo(WARM)),
-        "forebay": one(COLD, forebay(COLD)),
-        "forebay, not told": one(COLD, forebay(WARM)),
-        "forebay, warm": one(WARM, forebay(WARM)),
+        "dynamo": risen(COLD, dynamo(COLD)),
+        "dynamo, first passes left out": risen(COLD, dynamo(COLD, skip_first=FIRST)),
+        "dynamo, warm": risen(WARM, dynamo(WARM)),
+        "forebay": risen(COLD, forebay(COLD)),
+        "forebay, not told": risen(COLD, forebay(WARM)),
+        "forebay, warm": risen(WARM, forebay(WARM)),
     }
 
 
@@ -113,21 +115,36 @@ def held(result):
     return sum(row.ready for row in rows) / len(rows)
 
 
-def test_complaint_9_first_passes_poison_a_model_that_learns_from_them(risen):
-    assert held(risen["dynamo, warm"]) < 10.0, "that is what the load needs"
-    assert held(risen["dynamo"]) == 40.0, "the pool's max, and for good: what it learned from cold engines is never forgotten"
-    assert held(risen["dynamo, first passes left out"]) < held(risen["dynamo, warm"]) + 2.0, "it is they that did it"
+def settled(result):
+    """Share of that quarter's requests with both promises kept."""
+    rows = between(result, 2100.0, 3000.0)
+    met = sum(row.both_met for row in rows)
+    return met / (met + sum(row.missed for row in rows))
 
 
-def test_complaint_9_cold_engines_teach_the_policy_nothing_about_warm_ones(risen):
-    assert held(risen["forebay"]) <= held(risen["forebay, warm"]) + 1.0
-    assert held(risen["forebay, not told"]) < 1.5 * held(risen["forebay, warm"]), (
+def test_complaint_9_first_passes_poison_a_model_that_learns_from_them(rolled_out):
+    assert held(rolled_out["dynamo, warm"]) < 10.0, "that is what the load needs"
+    assert held(rolled_out["dynamo"]) == 40.0, "the pool's max, and for good: what it learned from cold engines is never forgotten"
+    assert held(rolled_out["dynamo, first passes left out"]) < held(rolled_out["dynamo, warm"]) + 2.0, "it is they that did it"
+
+
+def test_complaint_9_cold_engines_teach_the_policy_nothing_about_warm_ones(rolled_out):
+    assert held(rolled_out["forebay"]) <= held(rolled_out["forebay, warm"]) + 1.0
+    assert held(rolled_out["forebay, not told"]) < 1.5 * held(rolled_out["forebay, warm"]), (
         "without a word in the profile it is misled, within bounds"
     )
-    for name in ("forebay", "forebay, not told", "forebay, warm"):
-        rows = between(risen[name], 2100.0, 3000.0)
-        met = sum(row.both_met for row in rows)
-        assert met > 0.99 * (met + sum(row.missed for row in rows)), name
+    assert all(settled(rolled_out[name]) > 0.99 for name in ("forebay", "forebay, not told", "forebay, warm"))
+
+
+def test_complaint_9_engines_that_join_a_warm_fleet_make_it_refuse_its_model(compiled):  # noqa: F811
+    """Few tokens and slow, beside many and fast: by the fit a token takes less than no time, and the planner holds for good."""
+    poisoned, clean = (risen(COLD, dynamo(COLD, skip_first), warm=True) for skip_first in (0, FIRST))
+    assert poisoned.timeline[-1].reason == "model_not_ready"
+    assert held(poisoned) == 6.0
+    assert settled(poisoned) < 0.85
+    assert held(clean) > 7.0
+    assert settled(clean) > 0.98
+    assert settled(risen(COLD, forebay(COLD), warm=True)) > 0.99
 
 
 def test_complaint_9_a_restart_in_place_is_no_cold_start():

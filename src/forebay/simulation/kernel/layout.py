@@ -46,11 +46,12 @@ REQUEST = _record(
 REPLICA = _record(
     "began_s ends_s step_s busy_s pace",
     "run_steps prefill steps decoding kv blocks_free joins preemptions worst_tokens outstanding chosen_seq streams waiting prefilling "
-    "waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed stream prefilled kv_read",
+    "waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed stream "
+    "prefilled kv_read cold_steps",
 )
 """A run of ``run_steps`` equal batches began at ``began_s``; ``steps``, ``kv`` and ``blocks_free`` are as of then. ``pace``: what its steps
-take of the time of a warm engine's. ``stream``: the state of its chance. ``busy_s``, ``prefilled``, ``kv_read``: seconds, prompt tokens,
-and KV tokens read, of all ``steps``."""
+take of the time of a warm engine's, which it is after ``cold_steps``. ``stream``: the state of its chance. ``busy_s``, ``prefilled``,
+``kv_read``: seconds, prompt tokens, and KV tokens read, of all ``steps``."""
 
 COUNTERS = (
     "arrived arrived_prompt_tokens arrived_output_tokens completed completed_output_tokens shed cut retried "
@@ -142,7 +143,7 @@ WORLD = _record(
     "gateway_queues dispatch by_deadline queued_max posture groups_max tiers buckets "
     "waiting blocked unstarted in_flight listed listed_streams chosen_seq last_row "
     "seq place filled ended free_request free_group groups_free keys_mask old_keys_count "
-    "front_head front_tail freed rows leaves logged cut version factors_count cold_steps " + " ".join(map(address_of, Fleet._fields[1:])),
+    "front_head front_tail freed rows leaves logged cut version factors_count " + " ".join(map(address_of, Fleet._fields[1:])),
 )
 
 
@@ -166,7 +167,7 @@ def _world(rules: FleetRules) -> Records:
     for name in ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s"):
         w[name] = getattr(profile.law, name)
     w["front_end_s"] = profile.front_end_s
-    w["cold_steps"], w["cold_pace"] = profile.warm_up.passes, profile.warm_up.factor
+    w["cold_pace"] = profile.warm_up.factor
     w["expiry_s"] = math.inf
     w["sequences_max"], w["chunk_tokens"] = profile.sequences_max, profile.prefill_chunk_tokens
     w["block"], w["blocks"] = profile.block_tokens, profile.kv_tokens // profile.block_tokens

@@ -119,7 +119,7 @@ def plan_run(fleet: World, row: int, start_s: float, prefill: int) -> None:
         replica.run_steps = 0
         replica.ends_s = math.inf
         return
-    cold = fleet.cold_steps - replica.steps
+    cold = replica.cold_steps - replica.steps
     replica.pace = fleet.cold_pace if cold > 0 else 1.0
     replica.step_s = replica.pace * step_s(fleet, replica.decoding, replica.kv, prefill)
     steps = 1
