@@ -76,8 +76,11 @@ class FastFleet:
             else:
                 self._make_room_for_groups(2)
 
-    def add(self) -> int:
-        """A replica is ready now; returns its row, the lowest that is free. Raises ValueError beyond ``replicas_max``."""
+    def add(self, warm: bool = False) -> int:
+        """A replica is ready now; returns its row, the lowest that is free. ``warm``: it has its warm-up behind it.
+
+        Raises ValueError beyond ``replicas_max``.
+        """
         if not self._free_rows:
             raise ValueError(f"{self._rules.replicas_max} replicas are the most there may be")
         row = heapq.heappop(self._free_rows)
@@ -87,6 +90,7 @@ class FastFleet:
         self._world["rows"] = max(int(self._world["rows"]), row + 1)
         self._rows.add(row)
         self._fleet.replicas["stream"][row] = stream_of(self._rules.seed, self._added)
+        self._fleet.replicas["cold_steps"][row] = 0 if warm else self._rules.profile.warm_up.passes
         self._added += 1
         self._settle(play.ADD, row)
         return row
@@ -121,10 +125,16 @@ class FastFleet:
         if not self._readings:
             self._command(play.READ)
             self._readings = self._fleet.readings[: int(self._world["rows"])].tolist()
-        busy_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, waits, runs, holds = self._readings[row]
+        busy_s, passes_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, passes, prefilled, kv_read, *spared = (
+            self._readings[row]
+        )
         if net:
+            waits, runs, holds = spared
             waiting, running, blocks = waiting - waits, running - runs, blocks - holds
-        return ReplicaReadings(waiting, running, blocks / self._blocks, queued_tokens, live_tokens, busy_s, preemptions)
+        usage = blocks / self._blocks
+        return ReplicaReadings(
+            waiting, running, usage, queued_tokens, live_tokens, busy_s, preemptions, passes, passes_s, prefilled, kv_read
+        )
 
     def totals(self, tier: int) -> TierTotals:
         """Counters and gauges of one tier."""
@@ -262,6 +272,8 @@ def _vet_rules(rules: FleetRules) -> None:
         )
     if capacity.kv_tokens < 1 or capacity.sequences < 1:
         raise ValueError("the budgets of a replica hold at least one token and one sequence")
+    if profile.warm_up.passes < 0 or not profile.warm_up.factor >= 1:
+        raise ValueError(f"profile {profile.name}: a warm-up is of 0 passes or more, each at least 1 times as long as later ones")
 
 
 def _share(part: int, whole: int) -> float:

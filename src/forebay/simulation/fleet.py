@@ -33,8 +33,8 @@ class SimulatedFleet(Protocol):
         """Play everything up to and including ``at_s``. Raises BadInput naming the row where arrivals are ill or out of order."""
         ...
 
-    def add(self) -> int:
-        """A replica is ready now; returns its row. Raises ValueError beyond ``replicas_max``."""
+    def add(self, warm: bool = False) -> int:
+        """A replica is ready now; returns its row. ``warm``: it has its warm-up behind it. Raises ValueError beyond ``replicas_max``."""
         ...
 
     def drain(self, row: int) -> None:

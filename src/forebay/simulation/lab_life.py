@@ -96,7 +96,7 @@ class Lives:
         for _ in range(count):
             replica = self._new(0.0)
             self._move(replica, S.READY, 0.0)
-            replica.row = self._fleet.add()
+            replica.row = self._fleet.add(self._scenario.initial_warm)
             self._draw_crash(replica, 0.0)
         self._count(0.0)
 

@@ -81,6 +81,11 @@ class ReplicaReadings(msgspec.Struct, frozen=True):
     busy_s: float
     """Seconds in which a step ran, since the replica was added; its difference is what a GPU-utilisation meter shows."""
     preemptions: int
+    passes: int = 0
+    """Forward passes that ended since the replica was added, and below what they took and did, all told; of all tiers."""
+    passes_s: float = 0.0
+    prefilled_tokens: int = 0
+    kv_tokens_read: int = 0
 
 
 class TierTotals(msgspec.Struct, frozen=True):
@@ -266,6 +271,8 @@ class Scenario(msgspec.Struct, frozen=True):
     interval_s: float = 15.0
     """A decision each."""
     initial_replicas: int = 1
+    initial_warm: bool = True
+    """Whether those have served for long; else all have just been started, and their warm-up is still to come."""
     min_replicas: int = 1
     max_replicas: int = 100
     scrape_delay_s: float = 0.0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.domain.replica import TRANSITIONS, ReplicaState, ReplicaView, StageTime, moved
-from forebay.domain.scaling import Observation, ReplicaObservation
+from forebay.domain.scaling import Observation, Passes, ReplicaObservation
 from forebay.domain.signal import Known, Unknown, combine, fresh, reading
 
 
@@ -50,3 +50,13 @@ def test_an_observation_survives_its_wire_form():
         "chat", 1.0, 2.0, 3, (ReplicaObservation("a", ReplicaState.READY, 0.0, 0.0, waiting=Known(1.5, 0.5)),), memory=b"\x00m"
     )
     assert msgspec.json.decode(msgspec.json.encode(seen), type=Observation) == seen
+
+
+def test_an_observation_that_was_stored_before_passes_were_told_is_still_read():
+    one = ReplicaObservation("a", ReplicaState.READY, 0.0, 0.0, waiting=Known(1.5, 0.5), passes=Passes(9.0, 100, 7, 0.02, 30.0, 4000.0))
+    seen = Observation("chat", 10.0, 2.0, 3, (one,))
+    for coder in (msgspec.json, msgspec.msgpack):
+        assert coder.decode(coder.encode(seen), type=Observation) == seen
+        stored = coder.decode(coder.encode(seen))
+        del stored["replicas"][0]["passes"]
+        assert coder.decode(coder.encode(stored), type=Observation).replicas == (msgspec.structs.replace(one, passes=Unknown()),)

@@ -108,7 +108,7 @@ class SlotFleet:
             if len(self._replicas[row]) >= SLOTS:
                 free.remove(row)
 
-    def add(self):
+    def add(self, warm=False):
         row = next(row for row in range(self.rules.replicas_max) if row not in self._replicas)
         self._replicas[row] = []
         self._busy[row] = 0.0

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from complaint_worlds import rival
+from complaint_worlds import between, dynamo, rival, started_cold
 from test_scenarios import POOL, REPLICA_PER_S, compiled, forebay, played, poisson, pool, top, world  # noqa: F401 (an autouse fixture)
 
 from forebay.domain.signal import Known
@@ -82,6 +82,69 @@ def test_complaint_15_growth_is_asked_for_above_what_was_agreed(name):
     approved = grown(forebay(pool(min_replicas=3, ask_above=2, approved_replicas=12)))
     assert max(row.desired for row in approved.timeline) >= 8
     assert top(approved).both_attainment > top(asking).both_attainment
+
+
+FIRST, FACTOR = 20, 100.0
+"""An engine compiles in its first twenty passes: three seconds each."""
+WARM = pool(max_replicas=40)
+COLD = started_cold(WARM, FIRST, FACTOR)
+
+
+def risen(of, policy, warm=False):
+    """Load rises by half after twenty minutes. ``warm``: the first engines have served for long, and were not just rolled out."""
+    it = world(of, initial_replicas=6, initial_warm=warm, duration_s=3000.0)
+    return played(it, policy, poisson((1200.0, 4.0), (3000.0, 6.0)))
+
+
+@pytest.fixture(scope="module")
+def rolled_out(compiled):  # noqa: F811
+    """A fleet that was rolled out a moment ago, with engines that start cold and with ones that start warm. By who decided: the result."""
+    return {
+        "dynamo": risen(COLD, dynamo(COLD)),
+        "dynamo, first passes left out": risen(COLD, dynamo(COLD, skip_first=FIRST)),
+        "dynamo, warm": risen(WARM, dynamo(WARM)),
+        "forebay": risen(COLD, forebay(COLD)),
+        "forebay, not told": risen(COLD, forebay(WARM)),
+        "forebay, warm": risen(WARM, forebay(WARM)),
+    }
+
+
+def held(result):
+    """Mean number of replicas in the last quarter of an hour, when all is long settled."""
+    rows = between(result, 2100.0, 3000.0)
+    return sum(row.ready for row in rows) / len(rows)
+
+
+def settled(result):
+    """Share of that quarter's requests with both promises kept."""
+    rows = between(result, 2100.0, 3000.0)
+    met = sum(row.both_met for row in rows)
+    return met / (met + sum(row.missed for row in rows))
+
+
+def test_complaint_9_first_passes_poison_a_model_that_learns_from_them(rolled_out):
+    assert held(rolled_out["dynamo, warm"]) < 10.0, "that is what the load needs"
+    assert held(rolled_out["dynamo"]) == 40.0, "the pool's max, and for good: what it learned from cold engines is never forgotten"
+    assert held(rolled_out["dynamo, first passes left out"]) < held(rolled_out["dynamo, warm"]) + 2.0, "it is they that did it"
+
+
+def test_complaint_9_cold_engines_teach_the_policy_nothing_about_warm_ones(rolled_out):
+    assert held(rolled_out["forebay"]) <= held(rolled_out["forebay, warm"]) + 1.0
+    assert held(rolled_out["forebay, not told"]) < 1.5 * held(rolled_out["forebay, warm"]), (
+        "without a word in the profile it is misled, within bounds"
+    )
+    assert all(settled(rolled_out[name]) > 0.99 for name in ("forebay", "forebay, not told", "forebay, warm"))
+
+
+def test_complaint_9_engines_that_join_a_warm_fleet_make_it_refuse_its_model(compiled):  # noqa: F811
+    """Few tokens and slow, beside many and fast: by the fit a token takes less than no time, and the planner holds for good."""
+    poisoned, clean = (risen(COLD, dynamo(COLD, skip_first), warm=True) for skip_first in (0, FIRST))
+    assert poisoned.timeline[-1].reason == "model_not_ready"
+    assert held(poisoned) == 6.0
+    assert settled(poisoned) < 0.85
+    assert held(clean) > 7.0
+    assert settled(clean) > 0.98
+    assert settled(risen(COLD, forebay(COLD), warm=True)) > 0.99
 
 
 def test_complaint_9_a_restart_in_place_is_no_cold_start():

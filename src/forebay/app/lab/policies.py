@@ -5,17 +5,19 @@ from forebay.app.lab.summaries import FAVOURITE
 from forebay.app.lab.world import Prepared
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import Policy
-from forebay.scaling.baselines import ABOUT, named
+from forebay.scaling.baselines import ABOUT, ASIDE, named
 from forebay.scaling.capacity import pool_capacity
 from forebay.scaling.policy import QueueFirst
 from forebay.spec.problems import did_you_mean
 from forebay.spec.types import Scaling
 
 NAMES = (FAVOURITE, *ABOUT)
+"""What ``all`` means."""
+EVERY = (*NAMES, *ASIDE)
 ALL = "all"
 WHAT = {
     FAVOURITE: "Forebay's own: named floors from demand, forecast and cold start.",
-    **{name: about.what for name, about in ABOUT.items()},
+    **{name: about.what for name, about in (ABOUT | ASIDE).items()},
 }
 
 
@@ -26,15 +28,15 @@ def chosen(option: str, text: str, alone: bool = False) -> list[str]:
     """
     wanted = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not wanted:
-        raise BadInput(f"{option}: found none, allowed: all, or some of {', '.join(NAMES)}")
+        raise BadInput(f"{option}: found none, allowed: all, or some of {', '.join(EVERY)}")
     if ALL in wanted:
         return list(NAMES)
     for name in wanted:
-        if name not in NAMES:
-            longer = [known for known in NAMES if known.startswith(name)]
-            hint = f"those that begin so: {', '.join(longer)}" if longer else did_you_mean(name, NAMES)
+        if name not in EVERY:
+            longer = [known for known in EVERY if known.startswith(name)]
+            hint = f"those that begin so: {', '.join(longer)}" if longer else did_you_mean(name, EVERY)
             raise BadInput(
-                f"{option}: found {name!r}, allowed: {', '.join(NAMES if alone else (ALL, *NAMES))}{f'; {hint}' if hint else ''}"
+                f"{option}: found {name!r}, allowed: {', '.join(EVERY if alone else (ALL, *EVERY))}{f'; {hint}' if hint else ''}"
             )
     return wanted
 

@@ -1,5 +1,5 @@
 """Other autoscalers' control laws as policies, faithful to their sources, faults included: what Forebay is compared with."""
 
-from forebay.scaling.baselines.registry import ABOUT, About, named
+from forebay.scaling.baselines.registry import ABOUT, ASIDE, About, named
 
-__all__ = ["ABOUT", "About", "named"]
+__all__ = ["ABOUT", "ASIDE", "About", "named"]
