@@ -128,7 +128,7 @@ class Desk:
             shape,
             now_s,
             waits.longest_s,
-            tier.ttft_s,
+            waits.ttft_s,
             waits.patience_s * self.clock.speed,
             waits.whole,
             prefix,

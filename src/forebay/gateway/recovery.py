@@ -313,7 +313,8 @@ class Recovery(Ending, ABC):
     def sweep(self, now_s: float) -> None:
         """An engine that is silent for too long, or a client that reads nothing, ends the call."""
         promise_s = self._ttft_promise_s
-        if promise_s is not None and self._ask.stream and not self._open and now_s - self._arrived_s > promise_s:
+        waits = self._ask.stream and not (self._open or self._pool.peer)
+        if waits and promise_s is not None and now_s - self._arrived_s > promise_s:
             # Missed already, though no first content has come: one that never comes must not look like none was late.
             self._meter.ttft_missed += 1
             self._ttft_promise_s = None
