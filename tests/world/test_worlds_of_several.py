@@ -11,7 +11,7 @@ from forebay.testing.loop import run
 SABOTAGE_SEEDS = range(6)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 25])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 25, 48])
 def test_a_world_of_two_gateways_holds_its_promises(seed):
     verdict = judge(seed, gateways=2)
     assert verdict.ok, verdict.broken

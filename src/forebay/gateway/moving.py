@@ -80,8 +80,8 @@ class Moving(Recovery):
         tried = self._tried
         return bool(tried) and all(replica in tried for replica in self._home.routed)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
-        super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid)
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True, gone: bool = False) -> None:
+        super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid, gone=gone)
         self._flee(self._context.desk.clock.now_s())
 
     def _flee(self, now_s: float) -> None:

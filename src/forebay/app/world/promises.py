@@ -1,11 +1,12 @@
 """Promises that no world may break, checked each second and at the end. Each has a name; a failure shows it."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from forebay.app.world.clients import Answer, Told
+from forebay.app.world.clients import Answer, Told, Wish
 from forebay.domain.replica import ReplicaState
 from forebay.domain.scaling import Decision, Observation, Policy
 from forebay.domain.signal import Unknown
@@ -78,10 +79,25 @@ def bill(gateways: Sequence[Gateway], store: Store, wishes: int, now_s: float) -
 COMPLETE_SHARE_MIN = 0.25
 
 
-def at_the_end(gateways: Sequence[Gateway], answers: Iterable[Answer], wishes: int, now_s: float, forgot: bool = False) -> list[Broken]:
+LOOK_S = 1.0
+"""Between two looks at whether any engine serves."""
+
+
+def hopeless(answers: Iterable[Answer], wishes: Sequence[Wish], served_s: Sequence[float]) -> int:
+    """How many were told 503 and had no chance: no look, of which those that found a serving engine are ``served_s``, did so meanwhile."""
+    count = 0
+    for answer, wish in zip(answers, wishes, strict=True):
+        first = bisect_left(served_s, wish.at_s - LOOK_S)
+        count += answer.status == 503 and (first == len(served_s) or served_s[first] > answer.ended_s + LOOK_S)
+    return count
+
+
+def at_the_end(
+    gateways: Sequence[Gateway], answers: Iterable[Answer], wishes: int, now_s: float, forgot: bool = False, no_chance: int = 0
+) -> list[Broken]:
     """Every request was answered, honestly, and nothing of it is left inside; and work got done, whatever went wrong.
 
-    ``forgot``: some gateway crashed, and its counts with it.
+    ``forgot``: some gateway crashed, and its counts with it. ``no_chance``: so many are no work that could have been done.
     """
     answers = list(answers)
     broken = [
@@ -92,8 +108,9 @@ def at_the_end(gateways: Sequence[Gateway], answers: Iterable[Answer], wishes: i
     if len(answers) != wishes:
         broken.append(Broken(now_s, "every request is answered", f"{len(answers)} of {wishes}"))
     complete = sum(answer.told is Told.COMPLETE for answer in answers)
-    if complete < COMPLETE_SHARE_MIN * wishes:
-        broken.append(Broken(now_s, "work gets done", f"only {complete} of {wishes} requests were completed"))
+    if complete < COMPLETE_SHARE_MIN * (wishes - no_chance):
+        of = f"{wishes} requests, {no_chance} of which no engine could serve," if no_chance else f"{wishes} requests"
+        broken.append(Broken(now_s, "work gets done", f"only {complete} of {of} were completed"))
     counted = Counter[str]()
     for load in [load for gateway in gateways for load in gateway.snapshot().pools]:
         left = sum(lane.waiting for lane in load.lanes) + sum(replica.streams for replica in load.replicas)
