@@ -93,6 +93,10 @@ class Forwarding:
         """See `overflow.Peers`."""
         return self._best(pool, left, shape, now_s, begun) is not None
 
+    def replicas(self, pool: str) -> int:
+        """See `overflow.Peers`."""
+        return sum(place.told.replicas for (name, _), place in self._places.items() if name == pool)
+
     def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, waited: Waited | None) -> bytes:
         """See `overflow.Peers`."""
         lines = b"x-forebay-hop: %b\r\nx-forebay-hop-id: %b\r\n" % (self.hop_key, hop)

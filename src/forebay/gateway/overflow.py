@@ -93,6 +93,10 @@ class Peers(Protocol):
         """Whether there is a place for one that is stuck."""
         ...
 
+    def replicas(self, pool: str) -> int:
+        """How many the others have of it."""
+        ...
+
     counts: HopCounts
 
     def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, waited: Waited | None) -> bytes:

@@ -76,6 +76,17 @@ def test_a_gateway_without_a_replica_forwards():
     several(test, whole)
 
 
+def test_a_gateway_is_ready_where_another_one_has_the_replica():
+    async def test(world):
+        world.lease("b")
+        ready = await (await world.client("a", hops=True)).ask("/ready")
+        assert (ready.status, ready.json()["pools"]) == (200, {"chat": {"replicas": 0, "elsewhere": 1}})
+        world.lease("")
+        assert (await (await world.client("a")).ask("/ready")).status == 503
+
+    several(test, whole)
+
+
 def test_a_stream_comes_through_as_it_is_made():
     async def test(world):
         world.lease("b")
