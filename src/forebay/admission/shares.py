@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from forebay.admission.quotas import PER_MINUTE
+from forebay.admission.witness import Witness
 from forebay.domain.roster import LimitShare, LimitUse, SharesGiven, SharesUsed
 
 FLOOR_PARTS = 10
@@ -25,10 +26,6 @@ LOOK_EVERY_S = 1.0
 """A limit is divided anew no more often."""
 TURN_S = 60.0
 """Where several gateways are asked for requests that are larger than their shares, each has a share of that size for so long in turn."""
-WITNESS_FRACTION = 0.5
-"""Of a lease: so long somebody must have been heard before the shares of one that is silent are given away…"""
-WITNESS_GAP_FRACTION = 0.2
-"""…without a longer silence than this."""
 POTS_MAX = 100_000
 """Limits that are remembered to have been divided: one that is forgotten begins with a full minute's worth."""
 
@@ -118,9 +115,7 @@ class Shares:
         self._awaited: set[str] | None = set(remembered or ())
         """Whose shares are not known yet; None: everybody's are."""
         self._expected = 0 if remembered is not None else expected
-        self._witness_s: float | None = None
-        """Since when somebody is heard, without a gap."""
-        self._heard_s = now_s
+        self._witness = Witness(lease_s)
         self._version = 0
         self._targets: dict[Key, tuple[float, dict[str, int]]] = {}
         self._turns: dict[Key, tuple[str, float]] = {}
@@ -162,11 +157,8 @@ class Shares:
         return SharesGiven(self._version, given)
 
     def _take(self, gateway: str, seat: _Seat, used: SharesUsed, now_s: float) -> None:
-        if now_s - self._heard_s > WITNESS_GAP_FRACTION * self.lease_s:
-            self._witness_s = None
         if used.seen:  # it is answered, too
-            self._heard_s = now_s
-            self._witness_s = now_s if self._witness_s is None else self._witness_s
+            self._witness.heard(now_s)
         seat.heard_s = now_s
         if seat.has_said:
             seat.pending = {key: told for key, told in seat.pending.items() if told[0] > used.seen}
@@ -189,7 +181,7 @@ class Shares:
         self._looked_s = now_s
         for gateway in [name for name, seat in self._seats.items() if now_s - seat.heard_s > self.lease_s]:
             self._ghosts[gateway] = self._seats.pop(gateway)
-        if self._witness_s is not None and self._is_witnessed(now_s):
+        if self._witness.stands(now_s):
             self._ghosts.clear()
             if now_s >= self._settled_at_s:
                 self._awaited = None
@@ -199,14 +191,6 @@ class Shares:
                 del kept[key]
         for key in list(self.pots)[:-POTS_MAX]:
             del self.pots[key]
-
-    def _is_witnessed(self, now_s: float) -> bool:
-        lease_s, since_s = self.lease_s, self._witness_s
-        return (
-            since_s is not None
-            and now_s - since_s >= WITNESS_FRACTION * lease_s
-            and now_s - self._heard_s <= WITNESS_GAP_FRACTION * lease_s
-        )
 
     def holders(self) -> list[str]:
         """Who may have shares: to be stored, so that the next leader waits for their word."""
