@@ -10,7 +10,8 @@ shares stay its own until somebody has been for a while.
 Calls in, answers out, no I/O. One of these is owned by the controller; times are world seconds.
 """
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -26,6 +27,9 @@ LOOK_EVERY_S = 1.0
 """A limit is divided anew no more often."""
 TURN_S = 60.0
 """Where several gateways are asked for requests that are larger than their shares, each has a share of that size for so long in turn."""
+IN_FLIGHT_TURN_S = 15.0
+"""Where more gateways are asked than a limit has units, they have them in turn: of what may be in flight for so long, which is a few
+moves; of a minute's worth, which has to be refilled, for ``TURN_S``."""
 POTS_MAX = 100_000
 """Limits that are remembered to have been divided: one that is forgotten begins with a full minute's worth."""
 
@@ -229,12 +233,24 @@ class Shares:
         if known is None or now_s - known[0] >= LOOK_EVERY_S or gateway not in known[1]:
             rows = {name: seat.said[key] for name, seat in self._seats.items() if key in seat.said}
             asks = {name: Ask(row.wants, min(row.largest, limit), self._seats[name].holds(key)) for name, row in rows.items()}
-            known = self._targets[key] = (now_s, divided(limit, asks, self._turn(key, limit, asks, now_s)))
+            asking = sorted(name for name, ask in asks.items() if ask.wants)
+            made = self._in_turn(key, limit, asks, asking, now_s) if limit < len(asking) else None
+            known = self._targets[key] = (now_s, made or divided(limit, asks, self._turn(key, limit, asks, now_s)))
         return known[1][gateway]
+
+    def _in_turn(self, key: Key, limit: int, asks: Mapping[str, Ask], asking: Sequence[str], now_s: float) -> dict[str, int]:
+        """One unit each for as many as there are units; at each turn whoever has had one for longest gives it to the next in line."""
+        holder, since_s = self._turns.get(key, ("", -math.inf))
+        if holder not in asking or now_s - since_s >= (TURN_S if key[1] in PER_MINUTE else IN_FLIGHT_TURN_S):
+            holder = next((name for name in asking if name > holder), asking[0])
+            self._turns[key] = (holder, now_s)
+        first = asking.index(holder)
+        having = {asking[(first + place) % len(asking)] for place in range(limit)}
+        return {name: int(name in having) for name in asks}
 
     def _turn(self, key: Key, limit: int, asks: Mapping[str, Ask], now_s: float) -> str:
         """Who has room for its largest request just now; empty: all have it in an equal share."""
-        claims = sorted(name for name, ask in asks.items() if ask.largest > limit // len(asks))
+        claims = sorted(name for name, ask in asks.items() if ask.wants and ask.largest > limit // len(asks))
         holder, since_s = self._turns.get(key, ("", now_s))
         if not claims:
             self._turns.pop(key, None)
