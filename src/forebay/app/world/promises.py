@@ -2,10 +2,11 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.app.world.clients import Answer, Told, Wish
 from forebay.domain.replica import ReplicaState
 from forebay.domain.scaling import Decision, Observation, Policy
@@ -14,6 +15,8 @@ from forebay.domain.usage import COUNTS, OUTPUT, PROMPT, How
 from forebay.gateway.meters import Outcome
 from forebay.gateway.service import Gateway
 from forebay.ports import Store
+
+WAITED_CODES = frozenset(ANSWERS[why].code for why in (Refusal.EXPIRED, Refusal.WOULD_EXPIRE))
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -74,6 +77,19 @@ def bill(gateways: Sequence[Gateway], store: Store, wishes: int, now_s: float) -
     if billed == metered:
         return []
     return [Broken(now_s, "the bill is right", f"requests, prompt and output tokens: {billed} billed, {metered} metered")]
+
+
+LATE_S = 3.0
+"""A sweep, a hop and a held path later than it should a client may be told that it waited as long as its tier allows."""
+
+
+def waited(answers: Iterable[Answer], wishes: Sequence[Wish], longest_s: Mapping[str, float]) -> list[Broken]:
+    """Who was never sent to a replica was told so once its tier's longest wait (by key) was over, wherever it waited."""
+    return [
+        Broken(answer.ended_s, "none waits longer than its tier", f"request {answer.number}: {answer.ended_s - wish.at_s:.1f} s")
+        for answer, wish in zip(answers, wishes, strict=True)
+        if answer.detail in WAITED_CODES and answer.ended_s - wish.at_s > longest_s[wish.key] + LATE_S
+    ]
 
 
 COMPLETE_SHARE_MIN = 0.25

@@ -14,7 +14,7 @@ from forebay.app.world.fleet import WorldFleet
 from forebay.app.world.fronts import Front, excused, lost_with_workers, shared
 from forebay.app.world.limits import LimitsWatch
 from forebay.app.world.plan import MODEL, WORLD_S, Event, Plan, Trouble, draw
-from forebay.app.world.promises import LOOK_S, Broken, WatchedPolicy, at_the_end, bill, each_second, hopeless
+from forebay.app.world.promises import LOOK_S, Broken, WatchedPolicy, at_the_end, bill, each_second, hopeless, waited
 from forebay.controller.channel import Channel
 from forebay.controller.service import Controller, PoolPolicy
 from forebay.domain.replica import ReplicaState
@@ -177,6 +177,8 @@ class World:
         await asyncio.gather(watching, return_exceptions=True)
         now_s = self.clock.now_s()
         crashed = any(front.crashes for front in self.fronts)
+        longest_s = {key: self.plan.spec.tier(tier, team.name).longest_wait_s for team in self.plan.spec.teams for key, tier in team.keys}
+        self.broken += waited(answers, self.plan.wishes, longest_s)
         no_chance = hopeless(answers, self.plan.wishes, self.served_s)
         self.broken += at_the_end([front.gateway for front in self.fronts], answers, len(self.plan.wishes), now_s, crashed, no_chance)
         if not crashed:  # a crash loses what no ledger has yet
