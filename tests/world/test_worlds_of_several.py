@@ -21,6 +21,12 @@ def test_a_world_of_two_gateways_holds_its_promises(seed):
     assert verdict.told["complete"] > 0
 
 
+@pytest.mark.parametrize("seed", [21, 106])
+def test_a_world_of_three_gateways_holds_its_promises(seed):
+    verdict = judge(seed, gateways=3)
+    assert verdict.ok, verdict.broken
+
+
 def test_three_gateways_and_the_same_seed():
     first, again = judge(4, gateways=3), judge(4, gateways=3)
     assert first.ok, first.broken

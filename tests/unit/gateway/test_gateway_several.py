@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import random
 
 import msgspec
 import pytest
 from gateway_values import CAPACITY, TEAMS
 from several_gateways import BODY, CHAT, KEY, LEASE_S, several
+from test_gateway_link import PORT, Controller
 from test_gateway_surface import ANTHROPIC, ASK, MESSAGE, RESPONSE, typed
 
 from forebay.admission.lessee import State
 from forebay.domain.roster import Heard, Residue
+from forebay.gateway.link import Link
 from forebay.spec.types import Limits, TeamLimits
 
 ONE_SLOT = msgspec.structs.replace(CAPACITY, sequences=1, decode_tokens_per_s=20.0)
@@ -356,6 +359,34 @@ def test_a_gateway_that_was_silent_when_this_one_last_heard_is_asked_too():
             await world.sleep(1.0)
             world.heard("b")
         assert world.gateways["a"].peering.lessee.state is State.YIELDED
+
+    several(test, whole, whole)
+
+
+def test_a_controller_that_has_just_begun_renews_no_lease_before_it_has_said_who_holds_what():
+    """What this one had was given away while it was cut off; by the old roster it used that again."""
+
+    async def test(world):
+        world.lease("a", "b")
+        controller, gateway = Controller(), world.gateways["a"]
+        await controller.start()
+        linking = asyncio.ensure_future(Link(gateway, world.clock, random.Random(3), world.sinks["a"], "127.0.0.1", PORT).run())
+        for _ in range(12):
+            await world.sleep(1.0)
+            world.heard("b")
+        assert gateway.peering.lessee.state is State.YIELDED
+        controller.say(Heard(world.clock.now_s(), KEY, ()))
+        await world.sleep(0.1)
+        assert gateway.peering.lessee.state is State.YIELDED
+        world.lease("b", "b", to="b")
+        controller.say(world.roster)
+        controller.say(Heard(world.clock.now_s(), KEY, ()))
+        await world.sleep(0.1)
+        assert gateway.peering.lessee.state is State.HELD
+        assert gateway.desk.pools["chat"].routed == ()
+        linking.cancel()
+        await asyncio.gather(linking, return_exceptions=True)
+        controller.stop()
 
     several(test, whole, whole)
 
