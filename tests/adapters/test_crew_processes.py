@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from forebay.adapters.clock import LoopClock, RandomIds
-from forebay.adapters.crew import ProcessCrew
-from forebay.adapters.crew.packets import POSTS_MAX, Packets, pair
+from forebay.adapters.crew import ProcessCrew, processes
+from forebay.adapters.crew.packets import POSTS_BYTES_MAX, POSTS_MAX, Packets, pair
 from forebay.adapters.upstream import HttpUpstream
 from forebay.domain.roster import Capacity, Roster, RosterPool, RosterReplica
 from forebay.gateway.service import Gateway
@@ -409,5 +409,78 @@ def test_packets_wait_in_order_and_are_no_more_than_a_bound(loop):
             await over.wait()
         assert not receiver.post(b"to nobody")
 
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(main())
+
+
+def test_packets_that_wait_are_bound_in_bytes_too(loop):
+    """Large ones made 4 GiB of as many as may wait."""
+
+    async def main():
+        left, right = pair()
+        sender = Packets(left, lambda *_: None, lambda: None)
+        packet = bytes(60_000)
+        sent = 0
+        while sender.post(packet):
+            sent += 1
+        waiting = sum(len(post) for post in sender._posts)
+        assert POSTS_BYTES_MAX - len(packet) < waiting <= POSTS_BYTES_MAX
+        got, over = [], asyncio.Event()
+        Packets(right, lambda packet, _: got.append(len(packet)), over.set)
+        await until(lambda: len(got) == sent, "all came")
+        assert sender.post(packet), "there is room again"
+        sender.close()
+        async with asyncio.timeout(WAIT_S):
+            await over.wait()
+        assert got == [len(packet)] * (sent + 1)
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(main())
+
+
+class SlowToDie:
+    """A process that has closed its end, and is seen to be gone at the fifth look; whoever waits for it holds up all."""
+
+    pid = 1
+    made: list["SlowToDie"] = []
+
+    def __init__(self, *_, **__):
+        self.looks = self.kills = 0
+        self.made.append(self)
+
+    def kill(self):
+        self.kills += 1
+
+    def poll(self):
+        self.looks += 1
+        return -9 if self.looks >= 5 else None
+
+
+def test_a_worker_that_is_slow_to_die_holds_nobody_up(loop, monkeypatch):
+    """The owner waited for it, and relayed nothing meanwhile."""
+
+    class Overseer:
+        lost_why = ""
+
+        def told(self, *_):
+            raise AssertionError("it never spoke")
+
+        def lost(self, _, why):
+            self.lost_why = why
+
+    async def main():
+        crew, overseer = ProcessCrew(1, ("any",), print), Overseer()
+        crew.start(overseer)  # the other end of its line is nobody's, and closes at once
+        await until(lambda: SlowToDie.made[0].looks, "its end is heard of")
+        assert overseer.lost_why == ""
+        await until(lambda: overseer.lost_why, "it is told of")
+        assert overseer.lost_why == "was ended by signal 9"
+        await until(lambda: len(SlowToDie.made) == 2, "the next one")
+        await until(lambda: SlowToDie.made[1].looks, "and its end")
+        await crew.close()
+        assert SlowToDie.made[1].looks == 5, "it is reaped by who closes"
+
+    monkeypatch.setattr(processes.subprocess, "Popen", SlowToDie)
+    monkeypatch.setattr(SlowToDie, "made", [])
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(main())

@@ -174,7 +174,7 @@ def test_nobody_listens():
         network().refuse(engine.port)
         sink = Sink()
         upstream.send(engine.url, GET, sink)
-        assert await sink.outcome() is End.CONNECT_FAILED
+        assert await sink.outcome() is End.REFUSED
 
     with_engine(test, says(OK + b"ok"))
 

@@ -1,6 +1,7 @@
 """The fleet over the real emulator, read by the real scrape: stages as they were declared, a page that is understood, a clean end."""
 
 import asyncio
+import itertools
 import os
 import random
 import time
@@ -23,7 +24,8 @@ from forebay.spec.types import EngineKind, Model, Pool, Scaling, Spec
 from forebay.testing.events import ListSink
 
 pytestmark = pytest.mark.e2e
-SPEED = 20.0
+SPEED = 8.0
+"""The shortest stage takes a second, in which a busy machine finds time for a look at it."""
 COLD_START = ColdStart(provision_s=16.0, weights_bytes=12e9, weights_bandwidth_bytes_per_s=1e9, init_s=8.0)
 WAIT_S = 30.0
 
@@ -55,8 +57,10 @@ def test_an_emulated_replica_from_start_to_stop(tmp_path):
             assert seen == {S.REQUESTED, S.PROVISIONING, S.LOADING, S.READY}
             stages = {stage.stage: stage.seconds for stage in view.stages}
             assert list(stages) == ["start", "provision", "weights", "init"]
-            assert stages["provision"] == pytest.approx(16.0, abs=8.0)
-            assert stages["weights"] == pytest.approx(12.0, abs=8.0)
+            # Where one ends is seen a look later, on a busy machine a late one, so that some of the next one's time is its own; never before.
+            until_s = dict(zip(stages, itertools.accumulate(stages.values()), strict=True))
+            for stage, least_s in (("provision", 16.0), ("weights", 28.0), ("init", 36.0)):
+                assert until_s[stage] >= least_s, stages
             signals = (await ScrapeSource(upstream, clock).read({"chat-1": view.url}))["chat-1"]
             for name in (
                 "waiting",

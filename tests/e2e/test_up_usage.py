@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from forebay.cli.admin_client import history
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), pytest.mark.xdist_group("up usage")]
 
 CONFIG = """
@@ -68,6 +70,12 @@ def explained(fleet, request_id):
     return record["outcome"], record["output_tokens"]
 
 
+def in_history(fleet, request_id):
+    """Whether its record is where a killed gateway can't take it along: what ended within that one's last second may not be."""
+    with history(str(fleet.state)) as store:
+        return store.finished(request_id)
+
+
 def test_a_killed_gateway_and_a_killed_controller_lose_and_double_nothing(up, wait_until, wait_until_async):
     fleet = up(CONFIG).until_ready()
 
@@ -87,6 +95,7 @@ def test_a_killed_gateway_and_a_killed_controller_lose_and_double_nothing(up, wa
             return await fleet.stream(client, 3, extra_headers={"x-request-id": "the-first"})
 
     first = asyncio.run(the_first())
+    wait_until(lambda: in_history(fleet, "the-first"), "its record to be in the history")
     got = asyncio.run(load(fleet, disturb))
     got["search"].append(first.usage_tokens)
     expected = {team: (len(tokens), sum(tokens)) for team, tokens in got.items()}

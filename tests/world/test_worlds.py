@@ -3,8 +3,12 @@
 import msgspec
 import pytest
 
+from forebay.admission.effects import Refuse
 from forebay.admission.machine import Admission
+from forebay.admission.outcomes import Refusal
+from forebay.app.world.clients import Answer, Told, Wish
 from forebay.app.world.plan import draw
+from forebay.app.world.promises import hopeless
 from forebay.app.world.run import judge
 from forebay.domain.signal import Unknown
 from forebay.gateway.answers import LAST_CHUNK
@@ -49,6 +53,30 @@ def broken_promises():
 def test_stopping_without_a_drain_is_found_out(monkeypatch):
     monkeypatch.setattr(Retreat, "begin", lambda self, replica_id, now_s, drain_s_max=None: [Stop(replica_id, cut_streams=False)])
     assert "a drain cuts no stream" in broken_promises()
+
+
+def test_refusing_what_could_be_served_is_found_out(monkeypatch):
+    """As if nothing could serve it, which is an excuse only while that is so."""
+
+    def refuse(self, ticket, *_, **__):
+        self.arrived_total += 1
+        self.refused_total += 1
+        return [Refuse(ticket, Refusal.NO_REPLICAS, 30.0)]
+
+    monkeypatch.setattr(Admission, "arrive", refuse)
+    assert "work gets done" in broken_promises()
+
+
+def test_a_request_had_no_chance_only_where_no_engine_served_all_the_while():
+    def told(at_s, ended_s, status, served_s):
+        wish = Wish(0, at_s, 1, 1, stream=True, key="", patience_s=100.0)
+        return hopeless([Answer(0, Told.ERROR_STATUS, status, "", ended_s)], [wish], served_s)
+
+    assert told(10.0, 25.0, 503, []) == 1
+    assert told(10.0, 25.0, 429, []) == 0
+    assert told(10.0, 25.0, 503, [8.0, 27.0]) == 1
+    assert told(10.0, 25.0, 503, [8.0, 18.0, 27.0]) == 0
+    assert told(10.0, 10.0, 503, [9.5]) == told(10.0, 10.0, 503, [10.5]) == 0
 
 
 def test_a_leaked_permit_is_found_out(monkeypatch):

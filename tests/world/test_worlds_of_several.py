@@ -4,18 +4,27 @@ import msgspec
 import pytest
 
 from forebay.admission import lessee, shares
+from forebay.app.world.clients import Wish
 from forebay.app.world.plan import OF_SEVERAL, Event, Trouble, draw
+from forebay.app.world.promises import WAITED_CODES
 from forebay.app.world.run import VIRTUAL_S_MAX, World, judge
+from forebay.domain.profile import ColdStart
 from forebay.testing.loop import run
 
 SABOTAGE_SEEDS = range(6)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 25])
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 25, 48])
 def test_a_world_of_two_gateways_holds_its_promises(seed):
     verdict = judge(seed, gateways=2)
     assert verdict.ok, verdict.broken
     assert verdict.told["complete"] > 0
+
+
+@pytest.mark.parametrize("seed", [21, 106])
+def test_a_world_of_three_gateways_holds_its_promises(seed):
+    verdict = judge(seed, gateways=3)
+    assert verdict.ok, verdict.broken
 
 
 def test_three_gateways_and_the_same_seed():
@@ -52,6 +61,35 @@ def test_where_replicas_die_streams_go_on_at_the_other_gateway_and_are_billed_on
     assert verdict.ok, verdict.broken
     assert len(elsewhere) >= 3
     assert {record.outcome for record in elsewhere} <= {"completed", "client_gone"}
+
+
+def hanging():
+    """A world whose only replica is on its way while some wait for it at both gateways, and hangs once all of them wait at one."""
+    plan = draw(0, gateways=2)
+    (pool,) = plan.spec.pools
+    pool = msgspec.structs.replace(pool, queued_max=64, scaling=msgspec.structs.replace(pool.scaling, min_replicas=1, max_replicas=1))
+    profile = msgspec.structs.replace(plan.profile, sequences_max=2, cold_start=ColdStart(5.0, 10.0, 1.0, 5.0))
+    # A few long ones at the one gateway, which gets the replica for them, and short ones at the other.
+    asked = [(number, 300) for number in (0, 2, 4)] + [(number, 10) for number in (1, 3, 5, 7, 9)]
+    wishes = tuple(Wish(number, 1.0 + number / 10, prompt, 40, stream=True, key="sk-high", patience_s=1000.0) for number, prompt in asked)
+    spec = msgspec.structs.replace(plan.spec, pools=(msgspec.structs.replace(pool, profile=profile),))
+    return msgspec.structs.replace(plan, spec=spec, profile=profile, wishes=wishes, events=(Event(28.0, 300.0, Trouble.HANG, 0),))
+
+
+def test_what_waits_at_one_gateway_and_then_at_another_waits_no_longer_than_its_tier():
+    async def main():
+        world = World(hanging())
+        answers = await world.live()
+        return (
+            world.verdict(answers),
+            answers,
+            [sum(front.gateway.desk.pools["pool"].ways.peers.forwarded.values()) for front in world.fronts],
+        )
+
+    verdict, answers, forwarded = run(main, 0, time_limit_s=VIRTUAL_S_MAX)
+    assert [broken for broken in verdict.broken if broken.promise != "work gets done"] == []
+    assert max(forwarded) >= 3
+    assert sum(answer.detail in WAITED_CODES for answer in answers) >= 2
 
 
 def broken_promises():

@@ -13,15 +13,12 @@ from enum import StrEnum
 
 import msgspec
 
+from forebay.admission.witness import Witness
+
 OFF_REPLICAS = 0.75
 """A share that is off by less is left alone: after a move each side would be off by a quarter, so nothing moves back and forth."""
 OFF_FOR_S = 30.0
 """…and it must have been off for so long (world seconds)."""
-WITNESS_FRACTION = 0.5
-"""Of a lease: after so long with a gateway that is heard, each other one has asked it, or its leases stand no more, at any pace of clocks
-(`lessee`: a quarter to stand, a tenth to ask)."""
-WITNESS_GAP_FRACTION = 0.2
-"""A longer silence of all, and that begins anew."""
 
 
 class Phase(StrEnum):
@@ -91,8 +88,7 @@ class Leases:
         self._leases = {replica: _Lease(gateway) for replica, gateway in (remembered or {}).items()}
         self._heard_s = {lease.gateway: now_s for lease in self._leases.values()}
         self._members: set[str] = set()
-        self._spoke_s, self._witness_s = now_s, now_s
-        """When any gateway was last heard, and since when there has been one without a gap."""
+        self._witness = Witness(lease_s)
         self._expected = 0 if remembered is not None else expected
         self._settled_at_s = now_s + lease_s
         self._off: dict[str, tuple[str, str, float]] = {}
@@ -102,7 +98,7 @@ class Leases:
 
     def joined(self, gateway: str, holds: Sequence[str], now_s: float) -> None:
         """``gateway`` is there (again) and uses ``holds``. A new process under an old name takes over what that one had."""
-        self._witness(now_s)
+        self._witness.heard(now_s)
         self._heard_s[gateway] = now_s
         self._members.add(gateway)
         for replica in holds:
@@ -111,7 +107,7 @@ class Leases:
     def heard(self, gateway: str, now_s: float) -> None:
         """It spoke."""
         if gateway in self._heard_s:
-            self._witness(now_s)
+            self._witness.heard(now_s)
             self._heard_s[gateway] = now_s
             self._members.add(gateway)
 
@@ -127,15 +123,6 @@ class Leases:
         self._members.discard(gateway)
         self._heard_s.pop(gateway, None)
         self._free(gateway)
-
-    def _witness(self, now_s: float) -> None:
-        if now_s - self._spoke_s > WITNESS_GAP_FRACTION * self.lease_s:
-            self._witness_s = now_s
-        self._spoke_s = now_s
-
-    def _is_witnessed(self, now_s: float) -> bool:
-        lease_s = self.lease_s
-        return now_s - self._witness_s >= WITNESS_FRACTION * lease_s and now_s - self._spoke_s <= WITNESS_GAP_FRACTION * lease_s
 
     # -- what the controller does -------------------------------------------------------------------------------------
 
@@ -153,7 +140,7 @@ class Leases:
         self._looked_s = now_s
         silent = [gateway for gateway, heard_s in self._heard_s.items() if now_s - heard_s > self.lease_s]
         self._members.difference_update(silent)
-        for gateway in silent if self._is_witnessed(now_s) else ():
+        for gateway in silent if self._witness.stands(now_s) else ():
             if any(lease.gateway == gateway for lease in self._leases.values()):
                 effects.append(Lapse(gateway))
             self.left(gateway)

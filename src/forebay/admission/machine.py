@@ -176,10 +176,11 @@ class Admission(Books):
         self._settle(now_s, effects)
         return effects
 
-    def retry(self, ticket: int, now_s: float, more_prompt_tokens: int = 0) -> list[Effect]:
+    def retry(self, ticket: int, now_s: float, more_prompt_tokens: int = 0, *, reached: bool = True) -> list[Effect]:
         """A dispatched request was failed by its replica: it goes back to the head of its lane, never to that replica again.
 
-        ``more_prompt_tokens`` of its output are out already: they are prompt to the replica that goes on.
+        ``more_prompt_tokens`` of its output are out already: they are prompt to the replica that goes on. Not ``reached``: the replica
+        was gone, and has left the roster for that; what comes back under its name is another try.
         It keeps its arrival time, and what was left of its longest wait when it was dispatched. Refused where no
         replica is left that it has not tried, or after ``RETRIES_MAX``.
         """
@@ -194,7 +195,8 @@ class Admission(Books):
             self._pump.freed(replica)
         else:
             self._replicas.forget_if_idle(replica)
-        entry.excluded = (*entry.excluded, replica.id)
+        if reached or replica.listed:
+            entry.excluded = (*entry.excluded, replica.id)
         why = Refusal.NO_REPLICAS if len(entry.excluded) > RETRIES_MAX else self._replicas.hopeless(entry)
         if why is not None:
             self._refuse(entry, why, now_s, effects)

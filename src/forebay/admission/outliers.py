@@ -4,7 +4,8 @@ Health checks do not see them: vLLM answers 500 to every new request while it dr
 wedged, with ``/health`` at 200 all along. What is seen is how requests end. So many failures in a row, with no success
 between them, eject a replica; one that stalls is ejected at once. After its time it is probed with a small request, and
 comes back with a good answer. However bad all of them look, only a share of a pool is ever out: where everything fails,
-the fault is elsewhere, and a router that routes nowhere helps nobody.
+the fault is elsewhere, and a router that routes nowhere helps nobody. But where nobody listens any more there is nothing to route to:
+such a replica is out at once, be it the last, so that requests wait for it to come back, or for another, and aren't spent on it.
 
 A machine: calls in, effects out, no I/O; one owner.
 """
@@ -50,7 +51,7 @@ Effect = Eject | Probe | Readmit
 class _Record:
     """What is remembered of one replica."""
 
-    __slots__ = ("ejected", "failures", "out_until_s", "probing", "readmitted_s")
+    __slots__ = ("ejected", "failures", "gone", "out_until_s", "probing", "readmitted_s")
 
     def __init__(self) -> None:
         self.failures = 0
@@ -59,6 +60,8 @@ class _Record:
         self.out_until_s: float | None = None
         """None: it is in routing."""
         self.probing = False
+        self.gone = False
+        """It is out since nobody listened there: that is no share of those that answer wrong."""
         self.readmitted_s = 0.0
 
 
@@ -75,7 +78,7 @@ class Outliers:
         """These are the pool's from now on. Where that leaves too many out, those out longest are probed now."""
         self._records = {replica: self._records.get(replica) or _Record() for replica in replicas}
         self.suspects.intersection_update(self._records)
-        out = self.out
+        out = self._wrong
         effects: list[Effect] = []
         for replica in sorted(out, key=lambda each: self._records[each].out_until_s or 0.0)[: max(0, len(out) - self._out_max)]:
             self._readmit(replica, self._records[replica], effects)
@@ -105,6 +108,14 @@ class Outliers:
         self.suspects.add(replica)
         if record.failures < FAILURES_IN_A_ROW:
             return []
+        return self._eject(replica, record, why, now_s, stalled=False)
+
+    def gone(self, replica: str, why: str, now_s: float) -> list[Effect]:
+        """Nobody listens there."""
+        record = self._records.get(replica)
+        if record is None or record.out_until_s is not None:
+            return []
+        record.gone = True
         return self._eject(replica, record, why, now_s, stalled=False)
 
     def stalled(self, replica: str, why: str, now_s: float) -> list[Effect]:
@@ -145,23 +156,29 @@ class Outliers:
 
     def check(self) -> None:
         """Raises AssertionError unless few enough are out, and suspects are in routing."""
-        assert len(self.out) <= self._out_max, f"{len(self.out)} of {len(self._records)} are out"
+        assert len(self._wrong) <= self._out_max, f"{len(self._wrong)} of {len(self._records)} are out, and answer"
         assert not self.suspects.intersection(self.out), "an ejected replica is only suspected"
         assert self.suspects <= self._records.keys(), "a replica that left is suspected"
         for replica, record in self._records.items():
             assert record.failures < FAILURES_IN_A_ROW, f"{replica} has failed often enough, and nothing came of it"
             assert not record.probing or record.out_until_s is not None, f"{replica} is probed though it is in routing"
+            assert not record.gone or record.out_until_s is not None, f"{replica} is gone though it is in routing"
 
     @property
     def _out_max(self) -> int:
         return int(len(self._records) * EJECTED_SHARE_MAX)
 
     @property
+    def _wrong(self) -> list[str]:
+        """Those that are out, and would answer."""
+        return [replica for replica in self.out if not self._records[replica].gone]
+
+    @property
     def _full(self) -> bool:
-        return len(self.out) >= self._out_max
+        return len(self._wrong) >= self._out_max
 
     def _eject(self, replica: str, record: _Record, why: str, now_s: float, *, stalled: bool) -> list[Effect]:
-        if self._full:
+        if self._full and not record.gone:
             record.failures = min(record.failures, FAILURES_IN_A_ROW - 1)  # its next one asks again
             return []
         record.ejected += 1
@@ -174,7 +191,7 @@ class Outliers:
 
     def _readmit(self, replica: str, record: _Record, effects: list[Effect]) -> None:
         record.out_until_s = None
-        record.probing = False
+        record.probing = record.gone = False
         record.failures = 0
         effects.append(Readmit(replica))
 

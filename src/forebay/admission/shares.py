@@ -10,11 +10,13 @@ shares stay its own until somebody has been for a while.
 Calls in, answers out, no I/O. One of these is owned by the controller; times are world seconds.
 """
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from forebay.admission.quotas import PER_MINUTE
+from forebay.admission.witness import Witness
 from forebay.domain.roster import LimitShare, LimitUse, SharesGiven, SharesUsed
 
 FLOOR_PARTS = 10
@@ -25,10 +27,9 @@ LOOK_EVERY_S = 1.0
 """A limit is divided anew no more often."""
 TURN_S = 60.0
 """Where several gateways are asked for requests that are larger than their shares, each has a share of that size for so long in turn."""
-WITNESS_FRACTION = 0.5
-"""Of a lease: so long somebody must have been heard before the shares of one that is silent are given away…"""
-WITNESS_GAP_FRACTION = 0.2
-"""…without a longer silence than this."""
+IN_FLIGHT_TURN_S = 15.0
+"""Where more gateways are asked than a limit has units, they have them in turn: of what may be in flight for so long, which is a few
+moves; of a minute's worth, which has to be refilled, for ``TURN_S``."""
 POTS_MAX = 100_000
 """Limits that are remembered to have been divided: one that is forgotten begins with a full minute's worth."""
 
@@ -118,9 +119,7 @@ class Shares:
         self._awaited: set[str] | None = set(remembered or ())
         """Whose shares are not known yet; None: everybody's are."""
         self._expected = 0 if remembered is not None else expected
-        self._witness_s: float | None = None
-        """Since when somebody is heard, without a gap."""
-        self._heard_s = now_s
+        self._witness = Witness(lease_s)
         self._version = 0
         self._targets: dict[Key, tuple[float, dict[str, int]]] = {}
         self._turns: dict[Key, tuple[str, float]] = {}
@@ -162,11 +161,8 @@ class Shares:
         return SharesGiven(self._version, given)
 
     def _take(self, gateway: str, seat: _Seat, used: SharesUsed, now_s: float) -> None:
-        if now_s - self._heard_s > WITNESS_GAP_FRACTION * self.lease_s:
-            self._witness_s = None
         if used.seen:  # it is answered, too
-            self._heard_s = now_s
-            self._witness_s = now_s if self._witness_s is None else self._witness_s
+            self._witness.heard(now_s)
         seat.heard_s = now_s
         if seat.has_said:
             seat.pending = {key: told for key, told in seat.pending.items() if told[0] > used.seen}
@@ -189,7 +185,7 @@ class Shares:
         self._looked_s = now_s
         for gateway in [name for name, seat in self._seats.items() if now_s - seat.heard_s > self.lease_s]:
             self._ghosts[gateway] = self._seats.pop(gateway)
-        if self._witness_s is not None and self._is_witnessed(now_s):
+        if self._witness.stands(now_s):
             self._ghosts.clear()
             if now_s >= self._settled_at_s:
                 self._awaited = None
@@ -199,14 +195,6 @@ class Shares:
                 del kept[key]
         for key in list(self.pots)[:-POTS_MAX]:
             del self.pots[key]
-
-    def _is_witnessed(self, now_s: float) -> bool:
-        lease_s, since_s = self.lease_s, self._witness_s
-        return (
-            since_s is not None
-            and now_s - since_s >= WITNESS_FRACTION * lease_s
-            and now_s - self._heard_s <= WITNESS_GAP_FRACTION * lease_s
-        )
 
     def holders(self) -> list[str]:
         """Who may have shares: to be stored, so that the next leader waits for their word."""
@@ -245,12 +233,24 @@ class Shares:
         if known is None or now_s - known[0] >= LOOK_EVERY_S or gateway not in known[1]:
             rows = {name: seat.said[key] for name, seat in self._seats.items() if key in seat.said}
             asks = {name: Ask(row.wants, min(row.largest, limit), self._seats[name].holds(key)) for name, row in rows.items()}
-            known = self._targets[key] = (now_s, divided(limit, asks, self._turn(key, limit, asks, now_s)))
+            asking = sorted(name for name, ask in asks.items() if ask.wants)
+            made = self._in_turn(key, limit, asks, asking, now_s) if limit < len(asking) else None
+            known = self._targets[key] = (now_s, made or divided(limit, asks, self._turn(key, limit, asks, now_s)))
         return known[1][gateway]
+
+    def _in_turn(self, key: Key, limit: int, asks: Mapping[str, Ask], asking: Sequence[str], now_s: float) -> dict[str, int]:
+        """One unit each for as many as there are units; at each turn whoever has had one for longest gives it to the next in line."""
+        holder, since_s = self._turns.get(key, ("", -math.inf))
+        if holder not in asking or now_s - since_s >= (TURN_S if key[1] in PER_MINUTE else IN_FLIGHT_TURN_S):
+            holder = next((name for name in asking if name > holder), asking[0])
+            self._turns[key] = (holder, now_s)
+        first = asking.index(holder)
+        having = {asking[(first + place) % len(asking)] for place in range(limit)}
+        return {name: int(name in having) for name in asks}
 
     def _turn(self, key: Key, limit: int, asks: Mapping[str, Ask], now_s: float) -> str:
         """Who has room for its largest request just now; empty: all have it in an equal share."""
-        claims = sorted(name for name, ask in asks.items() if ask.largest > limit // len(asks))
+        claims = sorted(name for name, ask in asks.items() if ask.wants and ask.largest > limit // len(asks))
         holder, since_s = self._turns.get(key, ("", now_s))
         if not claims:
             self._turns.pop(key, None)

@@ -153,9 +153,9 @@ class SpillAdmission:
         del ticket, now_s
         return None
 
-    def retry(self, ticket: int, now_s: float, more_prompt_tokens: int = 0) -> list[Effect]:
+    def retry(self, ticket: int, now_s: float, more_prompt_tokens: int = 0, *, reached: bool = True) -> list[Effect]:
         """It failed before it answered: there is no second try here."""
-        del more_prompt_tokens
+        del more_prompt_tokens, reached
         self._settle(ticket, None if ticket in self._paid else _FREE, now_s)
         self.refused_total += 1
         return [Refuse(ticket, Refusal.NO_REPLICAS, RETRY_AFTER_S)]

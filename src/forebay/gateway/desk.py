@@ -128,7 +128,7 @@ class Desk:
             shape,
             now_s,
             waits.longest_s,
-            tier.ttft_s,
+            waits.ttft_s,
             waits.patience_s * self.clock.speed,
             waits.whole,
             prefix,
@@ -167,9 +167,9 @@ class Desk:
             self._give_back(call.ticket, usage, now_s, served=pool.admission.runs(call.ticket))
         self._after(pool, pool.admission.abandon(call.ticket, now_s))
 
-    def retry(self, pool: PoolDesk, call: Caller, now_s: float, more_prompt_tokens: int = 0) -> None:
+    def retry(self, pool: PoolDesk, call: Caller, now_s: float, more_prompt_tokens: int = 0, *, reached: bool = True) -> None:
         """Its replica failed it: another one, or refusal. ``more_prompt_tokens`` of its output are prompt to the next."""
-        self._after(pool, pool.admission.retry(call.ticket, now_s, more_prompt_tokens))
+        self._after(pool, pool.admission.retry(call.ticket, now_s, more_prompt_tokens, reached=reached))
 
     def look_again(self, pool: PoolDesk) -> None:
         """Answers may be gone on with elsewhere that could not be when something last waited for a place."""
@@ -182,12 +182,13 @@ class Desk:
         if replica in pool.outliers.suspects:
             pool.outliers.good(replica, now_s)
 
-    def failed(self, pool: PoolDesk, replica: str, why: str) -> None:
-        """``replica`` failed a request by a fault of its own."""
+    def failed(self, pool: PoolDesk, replica: str, why: str, *, gone: bool = False) -> None:
+        """``replica`` failed a request by a fault of its own. ``gone``: nobody listens there."""
         if isinstance(pool.admission, SpillAdmission):
             pool.admission.failed(self.clock.now_s())
             return
-        self._ejected(pool, pool.outliers.bad(replica, why, self.clock.now_s()))
+        outliers, now_s = pool.outliers, self.clock.now_s()
+        self._ejected(pool, outliers.gone(replica, why, now_s) if gone else outliers.bad(replica, why, now_s))
 
     def probed(self, pool: PoolDesk, replica: str, well: bool) -> None:
         """How a probe of an ejected replica went."""

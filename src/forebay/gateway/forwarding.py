@@ -17,7 +17,7 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.heads import HeadFacts
 from forebay.gateway.hop_counts import HopCounts
 from forebay.gateway.meters import TierMeter
-from forebay.gateway.overflow import Ways
+from forebay.gateway.overflow import Waited, Ways
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.spec.types import EngineKind, Pool, Spec, Spill
 
@@ -93,11 +93,19 @@ class Forwarding:
         """See `overflow.Peers`."""
         return self._best(pool, left, shape, now_s, begun) is not None
 
-    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, *, continues: bool) -> bytes:
+    def replicas(self, pool: str) -> int:
+        """See `overflow.Peers`."""
+        return sum(place.told.replicas for (name, _), place in self._places.items() if name == pool)
+
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, waited: Waited | None) -> bytes:
         """See `overflow.Peers`."""
         lines = b"x-forebay-hop: %b\r\nx-forebay-hop-id: %b\r\n" % (self.hop_key, hop)
-        if continues:
+        if waited is None:
             lines += b"x-forebay-hop-continues: 1\r\n"
+        else:
+            lines += b"x-forebay-hop-waited: %d\r\n" % round(waited.real_s * 1000)
+            if waited.late:
+                lines += b"x-forebay-hop-late: 1\r\n"
         if facts.authorization:
             lines += b"authorization: %b\r\n" % facts.authorization
         if patience_s < inf:

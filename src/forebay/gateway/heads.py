@@ -23,12 +23,17 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"x-forebay-hop",
     b"x-forebay-hop-id",
     b"x-forebay-hop-continues",
+    b"x-forebay-hop-waited",
+    b"x-forebay-hop-late",
     b"x-not-upgraded",
     b"x-request-id",
 }
 _PATIENCE_UNITS_S = {b"x-stainless-read-timeout": 1.0, b"x-forebay-deadline": 0.001}
 """Headers that say how long the client waits for the first byte: the OpenAI SDK's in seconds, ours in milliseconds from now."""
+HOP_WAITED_S_MAX = 7 * 86_400.0
+"""Real seconds. Nothing waits so long that it is forwarded after it."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
+_MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 _NUMBER = re.compile(rb"[0-9]{1,9}(\.[0-9]{0,9})?")
 _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 
@@ -45,6 +50,8 @@ class HeadFacts:
         "forwarded",
         "hop",
         "hop_id",
+        "hop_late",
+        "hop_waited_s",
         "known_to",
         "patience_s",
         "request_id",
@@ -71,7 +78,11 @@ class HeadFacts:
         self.hop = own.get(b"x-forebay-hop", b"")
         """What another gateway shows that forwards it…"""
         self.hop_id = own.get(b"x-forebay-hop-id", b"")
-        """…and calls it."""
+        """…and calls it, and…"""
+        self.hop_waited_s = _waited_s(own.get(b"x-forebay-hop-waited", b""))
+        """…the real seconds that it had been there by then: only a gateway's word, whoever says it."""
+        self.hop_late = b"x-forebay-hop-late" in own
+        """It counted its TTFT as missed then."""
         self.continues = b"x-forebay-hop-continues" in own
         """It is the rest of an answer that the other gateway began, and counts."""
         self.expects = own.get(b"expect", b"").lower() == b"100-continue"
@@ -101,6 +112,11 @@ def _patience_s(value: bytes, unit_s: float) -> float:
     """What a header says, or for ever where it says nothing that is a time: SDKs send words too."""
     number = _NUMBER.fullmatch(value.strip())
     return float(number[0]) * unit_s if number is not None else math.inf
+
+
+def _waited_s(value: bytes) -> float:
+    """Milliseconds as another gateway writes them; what is no such number says nothing."""
+    return min(HOP_WAITED_S_MAX, int(value) / 1000) if _MILLISECONDS.fullmatch(value) else 0.0
 
 
 _UPGRADE = re.compile(rb"^upgrade:", re.IGNORECASE | re.MULTILINE)

@@ -117,9 +117,9 @@ class LargeCall(ResponsesCall):
         if not self._ask.stream and head.status == 200 and self._context.passed_heads.of(head).events:
             self._ask = msgspec.structs.replace(self._ask, stream=True)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True, gone: bool = False) -> None:
         if not self._begun:
-            super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid)
+            super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid, gone=gone)
             return
         if blame:
             self._context.failures.note(self._pool.name, self._replica, self._replica_url, f"{message} {detail}".strip())

@@ -71,6 +71,8 @@ class Link:
         self._decoder = msgspec.json.Decoder(ToGateway | Challenge | Proof | Refused)
         self._writer: asyncio.StreamWriter | None = None
         self._greeted_s = 0.0
+        self._rostered = False
+        """A roster has come over the present connection."""
 
     async def run(self) -> None:
         """Keep one connection for as long as the gateway lives."""
@@ -116,6 +118,7 @@ class Link:
             await self._prove(reader, writer)
         self._writer = writer
         gateway = self._gateway
+        self._rostered = False
         self._greeted_s = self._clock.now_s()
         session = gateway.desk.shares.greets(self._greeted_s)
         await self._send(writer, hello(gateway.name, gateway.url, gateway.peering, session))
@@ -162,13 +165,15 @@ class Link:
                 self._gateway.metering.acknowledged(told)
                 continue
             if isinstance(told, Heard):
-                if self._gateway.peering is not None:
+                # A controller that has just begun may answer before it has said who holds what, which may have changed since.
+                if self._gateway.peering is not None and self._rostered:
                     self._gateway.peering.heard(told)
                 continue
             present = self._gateway.roster
             if self._keeping is not None and (told.term, told.version) > (present.term, present.version):
                 await self._keeping.comes(told)  # before a snapshot can say that it is routed by
             ack = self._gateway.apply(told)
+            self._rostered = True
             if self._gateway.peering is not None:  # at the latest, what answers the greeting
                 self._gateway.peering.renewed(self._greeted_s, told.lease_s)
             if not self.connected:

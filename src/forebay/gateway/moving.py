@@ -16,10 +16,11 @@ from forebay.gateway.answers import ErrorReply
 from forebay.gateway.asking import NOTHING
 from forebay.gateway.body import ENGINE_TIERS, rewritten
 from forebay.gateway.meters import Outcome
-from forebay.gateway.overflow import CONTENDED, Way
+from forebay.gateway.overflow import CONTENDED, Waited, Way
 from forebay.gateway.pool_desk import PoolDesk, Waits
 from forebay.gateway.recovery import Recovery
 from forebay.gateway.request import LargeRequest
+from forebay.spec.types import Tier
 
 
 class Moving(Recovery):
@@ -79,8 +80,8 @@ class Moving(Recovery):
         tried = self._tried
         return bool(tried) and all(replica in tried for replica in self._home.routed)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
-        super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid)
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True, gone: bool = False) -> None:
+        super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid, gone=gone)
         self._flee(self._context.desk.clock.now_s())
 
     def _flee(self, now_s: float) -> None:
@@ -109,6 +110,12 @@ class Moving(Recovery):
     def _patience_left_s(self, now_s: float) -> float:
         """Real seconds."""
         return self._patience_s - (now_s - self._arrived_s) / self._context.speed
+
+    def _waits_left(self, tier: Tier, now_s: float) -> Waits:
+        """Under ``tier``, for one that has waited since it arrived."""
+        waited_s = now_s - self._arrived_s
+        longest_s, patience_s = max(0.0, tier.longest_wait_s - waited_s), max(0.0, self._patience_left_s(now_s))
+        return Waits(longest_s, tier.ttft_s - waited_s, patience_s, not self._ask.stream)
 
     def _leave(self, now_s: float, *, stuck: bool = False) -> bool:
         ways = self._home.ways
@@ -141,7 +148,7 @@ class Moving(Recovery):
             return False
         self._left = (*self._left, before.name)
         self._pool, self._abroad = place, True
-        waits = Waits(self._tier.longest_wait_s, self._patience_s, whole=False)
+        waits = Waits(self._tier.longest_wait_s, self._tier.ttft_s, self._patience_s, whole=False)
         self._context.desk.move(before, place, self, self._tier, self._team, self._estimate, now_s, waits)
         return True
 
@@ -152,9 +159,12 @@ class Moving(Recovery):
         assert ways.peers is not None
         self._hop = ways.peers.counts.fresh(self.ticket)
         self._orphaned = False
+        now_s = self._context.desk.clock.now_s()
         # A client that has the beginning of its answer waits anew for more of it.
-        patience_s = self._patience_s if self._abroad else self._patience_left_s(self._context.desk.clock.now_s())
-        return ways.peers.hop_lines(self._request.facts, patience_s, self._hop, continues=self._abroad)
+        patience_s = self._patience_s if self._abroad else self._patience_left_s(now_s)
+        waited_s = (now_s - self._arrived_s) / self._context.speed
+        waited = None if self._abroad else Waited(waited_s, late=self._ttft_promise_s is None)
+        return ways.peers.hop_lines(self._request.facts, patience_s, self._hop, waited)
 
     def _take_back(self) -> None:
         """What was forwarded isn't the other gateway's to count any more."""
@@ -210,6 +220,5 @@ class Moving(Recovery):
             self._ask_more()
         shape: Shape = self._estimate
         self._meter.arrive(shape)
-        longest_s = max(0.0, tier.longest_wait_s - (now_s - self._arrived_s))
-        waits = Waits(longest_s, max(0.0, self._patience_left_s(now_s)), not self._ask.stream)
+        waits = self._waits_left(tier, now_s)
         self._context.desk.move(before, pool, self, tier, self._team, shape, now_s, waits, tried=self._tried)

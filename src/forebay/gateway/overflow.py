@@ -66,6 +66,14 @@ class Ledger(Protocol):
         ...
 
 
+class Waited(msgspec.Struct, frozen=True):
+    """What a request has waited before it is forwarded."""
+
+    real_s: float
+    late: bool
+    """Its TTFT is counted as missed already."""
+
+
 class Peers(Protocol):
     """The other gateways."""
 
@@ -85,10 +93,14 @@ class Peers(Protocol):
         """Whether there is a place for one that is stuck."""
         ...
 
+    def replicas(self, pool: str) -> int:
+        """How many the others have of it."""
+        ...
+
     counts: HopCounts
 
-    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, *, continues: bool) -> bytes:
-        """Header lines that go with it. ``continues``: it is the rest of an answer that is counted here."""
+    def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, waited: Waited | None) -> bytes:
+        """Header lines that go with it. ``waited`` is None of the rest of an answer, which is counted here."""
         ...
 
     def adopts(self, ticket: int, hop: bytes) -> bool:

@@ -32,7 +32,7 @@ PEERS_MAX = 256
 """Remembered."""
 RESIDUE_MAX = 0.25
 """Of a budget: while the gateway that had a replica before still runs more there, nothing is sent to it."""
-OPEN_PATHS = frozenset({b"/health", b"/metrics"})
+OPEN_PATHS = frozenset({b"/health", b"/ready", b"/metrics"})
 """Of this process alone, as are the records of its requests: the address that clients know may be any gateway's."""
 NO_HOP = ErrorReply(
     403, "invalid_request_error", "not_a_gateway", "Only other gateways ask here; clients use the gateways' common address."

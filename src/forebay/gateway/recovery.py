@@ -31,7 +31,8 @@ FOREIGN_REQUEST = b"content-type: application/json\r\naccept: application/json, 
 """What other people's engines are told in place of the client's own headers, which may say who it is, and more."""
 SHUT = "The gateway is shutting down and the time for its last answers is over. Please ask again."
 
-_RETRYABLE = frozenset({End.CONNECT_FAILED, End.STALE, End.CUT})
+_UNSENT = frozenset({End.CONNECT_FAILED, End.REFUSED})
+_RETRYABLE = _UNSENT | {End.STALE, End.CUT}
 
 
 @lru_cache(HOSTS_MAX)
@@ -120,7 +121,7 @@ class Recovery(Ending, ABC):
 
     def _failed(self, end: End, detail: str) -> None:
         """The exchange ended without a whole answer."""
-        if end is End.CONNECT_FAILED:
+        if end in _UNSENT:
             self._hop = b""  # no other gateway knows of it
         else:
             self._take_back()
@@ -129,9 +130,10 @@ class Recovery(Ending, ABC):
             self._forget_answer()
             self._send()
         elif self._open:
-            self._broken(f"The engine's answer broke off ({end}).")
+            self._broken(f"The engine's answer broke off ({end}).", gone=end is End.REFUSED)
         elif end in _RETRYABLE:
-            self._try_elsewhere(f"The engine could not be reached or broke off ({end}).", detail=detail, paid=end is not End.CONNECT_FAILED)
+            message = f"The engine could not be reached or broke off ({end})."
+            self._try_elsewhere(message, detail=detail, paid=end not in _UNSENT, gone=end is End.REFUSED)
         elif self._pool.foreign:
             self._try_elsewhere(f"The engine did not answer ({end}).", detail=detail)
         elif end is End.TIMEOUT:
@@ -171,36 +173,37 @@ class Recovery(Ending, ABC):
         else:
             self._try_elsewhere(why, blame=False)
 
-    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True) -> None:
-        """Back to the head of its lane; admission refuses it where no other replica is left.
+    def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True, gone: bool = False) -> None:
+        """Back to the head of its lane; admission refuses it where no other replica is left, and none is to come.
 
-        ``detail``: what only the operator is told. ``paid``: other people's engines may charge for what they did.
+        ``detail``: what only the operator is told. ``paid``: other people's engines may charge for what they did. ``gone``: nobody
+        listens where its replica was, so that it was no try.
         """
         self._why = message
         if blame:
-            self._blame(f"{message} {detail}" if detail else message)
+            self._blame(f"{message} {detail}" if detail else message, gone=gone)
         admission = self._pool.admission
         if isinstance(admission, SpillAdmission):
             # It goes home, where it was not tried: that multiplies nothing, and needs no leave.
             if paid:
                 admission.may_cost(self.ticket)
-        elif not self._may_retry():
+        elif not self._may_retry(gone=gone):
             wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
             self._give_up(unavailable(message, "engines_failed", wait_s))
             return
         self._meter.retries += 1
         self._forget_answer()
         desk = self._context.desk
-        desk.retry(self._pool, self, desk.clock.now_s())
+        desk.retry(self._pool, self, desk.clock.now_s(), reached=not gone)
 
-    def _broken(self, message: str) -> None:
-        """Something of an answer is out, and its replica goes on no more."""
+    def _broken(self, message: str, *, gone: bool = False) -> None:
+        """Something of an answer is out, and its replica goes on no more. ``gone``: see `_try_elsewhere`."""
         self._why = message
         stream = self._stream
         if stream is not None and stream.finishes >= (self._ask.n or 1):
             self._conclude()
             return
-        self._blame(message)
+        self._blame(message, gone=gone)
         if not self._streams:
             self._truncate(f"{message} It could not be continued: it is no stream of events.")
             return
@@ -290,18 +293,19 @@ class Recovery(Ending, ABC):
         else:
             self._forget_answer()
 
-    def _may_retry(self) -> bool:
+    def _may_retry(self, *, gone: bool = False) -> bool:
         if self._retries >= RETRIES_MAX or not self._context.retries.take():
             return False
         self._retries += 1
         self._resent = False
-        self._tried = (*self._tried, self._replica)
+        if not gone:
+            self._tried = (*self._tried, self._replica)
         return True
 
-    def _blame(self, why: str) -> None:
+    def _blame(self, why: str, *, gone: bool = False) -> None:
         """The replica failed this call by a fault of its own."""
         self._context.failures.note(self._pool.name, self._replica, self._replica_url, why)
-        self._context.desk.failed(self._pool, self._replica, why)
+        self._context.desk.failed(self._pool, self._replica, why, gone=gone)
 
     def _forget_answer(self) -> None:
         self._wire_bytes = self._bytes_read()
@@ -313,7 +317,8 @@ class Recovery(Ending, ABC):
     def sweep(self, now_s: float) -> None:
         """An engine that is silent for too long, or a client that reads nothing, ends the call."""
         promise_s = self._ttft_promise_s
-        if promise_s is not None and self._ask.stream and not self._open and now_s - self._arrived_s > promise_s:
+        waits = self._ask.stream and not (self._open or self._pool.peer)
+        if waits and promise_s is not None and now_s - self._arrived_s > promise_s:
             # Missed already, though no first content has come: one that never comes must not look like none was late.
             self._meter.ttft_missed += 1
             self._ttft_promise_s = None

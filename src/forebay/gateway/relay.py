@@ -21,7 +21,7 @@ from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.lent import LEND_EVENTS, LentCall
 from forebay.gateway.meters import Outcome, TierMeter
-from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS, Waits
+from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import over_limit_reply, refusal_reply
 from forebay.gateway.sse import EventStream
@@ -50,20 +50,24 @@ class Call(LentCall):
     def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float, prefix: Prefix | None = None) -> None:
         """Queue it, under the promises of ``tier`` (its team's own, where it has some), for as many real seconds as the client waits."""
         self._estimate = shape
-        self._arrived_s = now_s
-        self._tier, self._patience_s = tier, patience_s
-        self._ttft_s = self._ttft_promise_s = tier.ttft_s
+        # What it has waited at the gateway that forwarded it counts as if it had waited here; its deadline is what was left of it there.
+        facts, by_peer = self._request.facts, self._connection.by_peer
+        before_s = facts.hop_waited_s if by_peer else 0.0
+        self._arrived_s = now_s - before_s * self._context.speed
+        self._tier, self._patience_s = tier, patience_s + before_s
+        self._ttft_s = tier.ttft_s
+        self._ttft_promise_s = None if by_peer and facts.hop_late else tier.ttft_s
         limits = self._context.limits
         self._idle_s = tier.idle_s or limits.idle_s
         self._total_s = tier.total_s or limits.total_s
-        self.quiet_until_s = now_s + tier.ttft_s if self._ask.stream else math.inf
+        self.quiet_until_s = self._arrived_s + tier.ttft_s if self._ask.stream else math.inf
         if self._ask.stream:
             self._ask_more()
         self._context.retries.arrived_total += 1
-        if self._connection.by_peer:  # counted where it came in
+        if by_peer:  # counted where it came in
             if self._continues:
                 self._meter = TierMeter(self._pool.name, tier, 0.0)  # all of it there, so this is shown nowhere
-            waits = Waits(tier.longest_wait_s, patience_s, not self._ask.stream)
+            waits = self._waits_left(tier, now_s)
             self._context.desk.move(self._pool, self._pool, self, tier, self._team, shape, now_s, waits, prefix)
         else:
             self._meter.arrive(shape)

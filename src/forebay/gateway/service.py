@@ -119,7 +119,7 @@ class Gateway(Duties):
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
         self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending)
-        self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, lambda: not self.draining)
+        self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, self.desk, lambda: not self.draining)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 

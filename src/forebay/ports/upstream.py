@@ -17,6 +17,8 @@ class End(StrEnum):
 
     COMPLETE = "complete"
     CONNECT_FAILED = "connect_failed"
+    REFUSED = "refused"
+    """Nobody listens there: nothing was sent."""
     STALE = "stale"
     """A kept-alive connection was closed by the engine before any byte of the response: safe to send again.
 

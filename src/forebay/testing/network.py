@@ -12,6 +12,8 @@ from typing import Any
 
 HIGH_WATER_BYTES = 64 * 1024
 FIRST_FREE_PORT = 20_000
+EARLY_S = 2e-9
+"""A loop runs timers that are within its clock's resolution of the first at that one's time: so early what is due may be handed over."""
 _EOF = object()
 
 
@@ -226,7 +228,7 @@ class MemoryTransport(asyncio.Transport):
 
     def _deliver(self) -> None:
         while self._inbox and self._made and self._reading and not self._lost and self.port not in self._network.held_ports:
-            if self._inbox_due[0] > self._network.loop.time() + 1e-12:
+            if self._inbox_due[0] > self._network.loop.time() + EARLY_S:
                 return
             item = self._inbox.popleft()
             self._inbox_due.popleft()

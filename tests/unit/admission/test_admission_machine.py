@@ -440,6 +440,18 @@ def test_refused_no_replicas_when_every_one_has_failed_it() -> None:
     assert pool.retry(1, 1.0) == [Refuse(1, Refusal.NO_REPLICAS, NO_REPLICAS_RETRY_S), sent(2, "a")]
 
 
+def test_one_that_never_reached_its_replica_waits_for_it_to_come_back() -> None:
+    """Who came after the roster had lost the replica was held, and who came a moment before was refused."""
+    pool = machine("a")
+    pool.arrive(1, "standard", "t", SHORT, 0.0)
+    assert pool.set_roster(roster(), 1.0) == []
+    assert pool.retry(1, 1.0, reached=False) == []
+    pool.check()
+    assert pool.next_deadline_s() == 1.0 + NO_REPLICAS_HOLD_S
+    assert pool.set_roster(roster("a"), 5.0) == [sent(1, "a")]
+    assert pool.retry(1, 6.0, reached=False) == [Refuse(1, Refusal.NO_REPLICAS, NO_REPLICAS_RETRY_S)], "one that is listed was a try"
+
+
 def test_retries_are_bounded() -> None:
     names = [f"r{number}" for number in range(RETRIES_MAX + 5)]
     pool = machine(*names)

@@ -44,6 +44,19 @@ def test_no_more_than_half_of_a_pool_is_out_and_a_pool_of_one_never():
     assert _fail(_pool("only"), "only", 0.0) == []
 
 
+def test_where_nobody_listens_nothing_is_sent_be_it_the_last():
+    outliers = _pool("a", "b", "c")
+    assert outliers.gone("a", "refused", 0.0) == [Eject("a", "refused", EJECT_S, stalled=False)]
+    assert outliers.gone("a", "refused", 0.0) == [], "what still comes in from before"
+    assert len(_fail(outliers, "b", 0.0)) == 1, "its share is that of those that answer"
+    assert outliers.gone("c", "refused", 0.0) == [Eject("c", "refused", EJECT_S, stalled=False)]
+    outliers.check()
+    assert outliers.advance(EJECT_S) == [Probe("a"), Probe("b"), Probe("c")]
+    assert outliers.probed("c", True, EJECT_S) == [Readmit("c")]
+    assert outliers.stalled("c", "silent", EJECT_S) == [], "it answers, and is one of too many again"
+    outliers.check()
+
+
 def test_one_that_could_not_be_ejected_is_when_there_is_room_and_it_fails_again():
     outliers = _pool("a", "b")
     _fail(outliers, "a", 0.0)
@@ -108,6 +121,7 @@ class Ejections(RuleBasedStateMachine):
         self.now_s = 0.0
         self.names = replicas
         self.out: set[str] = set()
+        self.gone: set[str] = set()
         self.probing: set[str] = set()
         self.take(self.outliers.roster(replicas))
 
@@ -119,6 +133,7 @@ class Ejections(RuleBasedStateMachine):
                 self.out.add(effect.replica)
             elif isinstance(effect, Readmit):
                 self.out.remove(effect.replica)
+                self.gone.discard(effect.replica)
                 self.probing.discard(effect.replica)
             else:
                 assert effect.replica in self.out - self.probing
@@ -133,12 +148,19 @@ class Ejections(RuleBasedStateMachine):
         self.outliers.good(replica, self.now_s)
 
     @rule(replica=replicas)
+    def nobody_listens(self, replica):
+        self.gone |= {replica} & self.names - self.out
+        self.take(self.outliers.gone(replica, "refused", self.now_s))
+        assert replica in self.out or replica not in self.names
+
+    @rule(replica=replicas)
     def stalled(self, replica):
         self.take(self.outliers.stalled(replica, "silent", self.now_s))
 
     @rule(replicas=st.sets(replicas, min_size=1))
     def roster(self, replicas):
         self.out &= replicas
+        self.gone &= replicas
         self.probing &= replicas
         self.names = replicas
         self.take(self.outliers.roster(replicas))
@@ -161,7 +183,7 @@ class Ejections(RuleBasedStateMachine):
         if hasattr(self, "outliers"):
             self.outliers.check()
             assert set(self.outliers.out) == self.out
-            assert len(self.out) <= len(self.names) / 2
+            assert len(self.out - self.gone) <= len(self.names) / 2
             assert self.outliers.out == [] or self.outliers.next_deadline_s() is not None or self.probing
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from forebay.admission.asked import Asked
 from forebay.admission.quotas import Cap, Hold, Quota
-from forebay.admission.shares import TURN_S, Ask, Shares, divided
+from forebay.admission.shares import IN_FLIGHT_TURN_S, TURN_S, Ask, Shares, divided
 from forebay.domain.roster import LimitUse, SharesUsed
 from forebay.spec.types import TeamLimits
 
@@ -162,6 +162,33 @@ def test_a_request_larger_than_an_equal_share_gets_its_turn_at_each_gateway():
     told.wants = {"a": 5, "b": 5}
     one = [dict(told.seconds(1)) for _ in range(int(2.5 * TURN_S))]
     assert all(any(units[name] for units in one) for name in "ab"), "nor does one unit stay where it is for ever"
+
+
+@pytest.mark.parametrize(("cap", "turn_s"), [(Cap.REQUESTS_IN_FLIGHT.value, IN_FLIGHT_TURN_S), (RPM, TURN_S)])
+@pytest.mark.parametrize(("limit", "names"), [(1, "ab"), (1, "abc"), (2, "abc"), (3, "abcde")])
+def test_where_more_gateways_are_asked_than_there_are_units_none_is_without_for_long(cap, turn_s, limit, names):
+    """Of two units among three gateways the one whose name came first had its own a minute in three."""
+    told = Told(limit, names, cap)
+    told.wants = dict.fromkeys(names, 5)
+    told.seconds(5)
+    without, had = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    for _ in range(int(10 * len(names) * turn_s)):
+        told.second()
+        for name in names:
+            had[name] += told.units[name]
+            without[name] = 0 if told.units[name] else without[name] + 1
+            assert without[name] <= (len(names) - limit) * turn_s + 4
+    assert max(had.values()) <= 1.1 * min(had.values())
+
+
+def test_only_whoever_is_asked_takes_turns():
+    told = Told(1, "abc", Cap.REQUESTS_IN_FLIGHT.value)
+    told.wants["b"] = 1
+    assert told.seconds(5) == {"a": 0, "b": 1, "c": 0}
+    for _ in range(int(3 * IN_FLIGHT_TURN_S)):
+        assert told.seconds(1)["b"] == 1
+    told.wants["b"], told.wants["c"] = 0, 1
+    assert told.seconds(5) == {"a": 0, "b": 0, "c": 1}
 
 
 def test_what_an_older_gateway_has_is_not_known():

@@ -412,15 +412,48 @@ def test_secrets_are_not_kept_as_they_are(team_spec):
     assert "sk-search" not in json.dumps([repr(key) + repr(value) for key, value in identity._callers.items()])
 
 
-def test_a_load_balancer_may_ask_with_head(world):
+def test_a_gateway_without_a_replica_is_healthy_and_not_ready(world):
+    """It takes requests, and holds them: a balancer that sent none would leave a pool at zero asleep."""
+
     async def test(front):
+        health, ready = [await front.ask(None, target=path) for path in ("/health", "/ready")]
+        assert (health.status, ready.status) == (200, 200)
+        assert ready.json() == {"status": "ready", "pools": {"chat": {"replicas": 1, "elsewhere": 0}}}
+        front.route()
+        health, ready = [await front.ask(None, target=path) for path in ("/health", "/ready")]
+        assert (health.status, ready.status) == (200, 503)
+        assert ready.json() == {"status": "waiting", "pools": {"chat": {"replicas": 0, "elsewhere": 0}}}
+        front.route(*front.engines)
+        idle = await front.client()
+        await idle.ask("/health")
+        busy = await front.client()
+        busy.send("/v1/chat/completions", CHAT)
+        await front.sleep(0.1)
+        draining = asyncio.ensure_future(front.gateway.drain())
+        await asyncio.sleep(0.1)
+        ready = await idle.ask("/ready")
+        assert (ready.status, ready.json()["status"]) == (503, "draining")
+        assert (await busy.read()).status == 200
+        await draining
+
+    async def slow(seen, answer):
+        await asyncio.sleep(5)
+        await whole(seen, answer)
+
+    world(test, slow)
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_a_load_balancer_may_ask_with_head(world, path):
+    async def test(front):
+        front.route(*front.engines)
         client = await front.client()
-        client.writer.write(b"HEAD /health HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        client.writer.write(b"HEAD " + path.encode() + b" HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
         said = await client.reader.read()
         assert said.startswith(b"HTTP/1.1 200 ")
         assert said.endswith(b"\r\n\r\n")
 
-    world(test)
+    world(test, whole)
 
 
 def test_a_drain_waits_for_what_slow_clients_have_not_taken_yet(world):

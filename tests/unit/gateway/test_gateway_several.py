@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import random
 
 import msgspec
 import pytest
 from gateway_values import CAPACITY, TEAMS
 from several_gateways import BODY, CHAT, KEY, LEASE_S, several
+from test_gateway_link import PORT, Controller
 from test_gateway_surface import ANTHROPIC, ASK, MESSAGE, RESPONSE, typed
 
 from forebay.admission.lessee import State
 from forebay.domain.roster import Heard, Residue
+from forebay.gateway.link import Link
 from forebay.spec.types import Limits, TeamLimits
 
 ONE_SLOT = msgspec.structs.replace(CAPACITY, sequences=1, decode_tokens_per_s=20.0)
@@ -72,6 +75,17 @@ def test_a_gateway_without_a_replica_forwards():
         assert (world.outcomes("a"), world.outcomes("b")) == ({"moved": 1}, {"completed": 1})
         assert (world.meter("a").output_tokens, world.meter("b").output_tokens) == (0, 2)
         assert list(world.gateways["a"].shown.forwarded()) == [("chat", "b", 1)]
+
+    several(test, whole)
+
+
+def test_a_gateway_is_ready_where_another_one_has_the_replica():
+    async def test(world):
+        world.lease("b")
+        ready = await (await world.client("a", hops=True)).ask("/ready")
+        assert (ready.status, ready.json()["pools"]) == (200, {"chat": {"replicas": 0, "elsewhere": 1}})
+        world.lease("")
+        assert (await (await world.client("a")).ask("/ready")).status == 503
 
     several(test, whole)
 
@@ -345,6 +359,34 @@ def test_a_gateway_that_was_silent_when_this_one_last_heard_is_asked_too():
             await world.sleep(1.0)
             world.heard("b")
         assert world.gateways["a"].peering.lessee.state is State.YIELDED
+
+    several(test, whole, whole)
+
+
+def test_a_controller_that_has_just_begun_renews_no_lease_before_it_has_said_who_holds_what():
+    """What this one had was given away while it was cut off; by the old roster it used that again."""
+
+    async def test(world):
+        world.lease("a", "b")
+        controller, gateway = Controller(), world.gateways["a"]
+        await controller.start()
+        linking = asyncio.ensure_future(Link(gateway, world.clock, random.Random(3), world.sinks["a"], "127.0.0.1", PORT).run())
+        for _ in range(12):
+            await world.sleep(1.0)
+            world.heard("b")
+        assert gateway.peering.lessee.state is State.YIELDED
+        controller.say(Heard(world.clock.now_s(), KEY, ()))
+        await world.sleep(0.1)
+        assert gateway.peering.lessee.state is State.YIELDED
+        world.lease("b", "b", to="b")
+        controller.say(world.roster)
+        controller.say(Heard(world.clock.now_s(), KEY, ()))
+        await world.sleep(0.1)
+        assert gateway.peering.lessee.state is State.HELD
+        assert gateway.desk.pools["chat"].routed == ()
+        linking.cancel()
+        await asyncio.gather(linking, return_exceptions=True)
+        controller.stop()
 
     several(test, whole, whole)
 

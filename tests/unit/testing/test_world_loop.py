@@ -68,6 +68,29 @@ def test_streams_meet_in_memory_in_order_under_any_schedule(seed):
     assert run(main, seed) == [f"LINE {number}" for number in range(50)] + [""]
 
 
+@pytest.mark.parametrize("early_s", [0.0, 1e-12, 5e-10, 9e-10])
+def test_what_arrives_with_a_timer_that_is_due_a_moment_before_arrives(early_s):
+    """The loop runs both at the time of the first: what was not due by a billionth of a second stayed on its way for ever."""
+
+    async def main():
+        loop, served = asyncio.get_running_loop(), asyncio.Event()
+
+        class Server(asyncio.Protocol):
+            def data_received(self, data):
+                served.set()
+
+        await loop.create_server(Server, "127.0.0.1", 80)
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", 80)
+        await asyncio.sleep(1.0)
+        loop.call_at(loop.time() + network().latency_s - early_s, lambda: None)
+        transport.write(b"hello")
+        async with asyncio.timeout(1.0):
+            await served.wait()
+        transport.abort()
+
+    run(main)
+
+
 def test_nobody_listening_is_refused():
     async def main():
         with pytest.raises(ConnectionRefusedError):

@@ -18,7 +18,9 @@ FILES = 2
 READS_MAX = 64
 """Packets in one turn of the loop."""
 POSTS_MAX = 65_536
-"""Packets that wait for the other side to take some; more, and it is taken for dead."""
+"""Packets that wait for the other side to take some; more, and it is taken for dead…"""
+POSTS_BYTES_MAX = 64 * 2**20
+"""…and so it is where they are more than this in all: as much as 5,000 streams have that come back with what was read of them."""
 SEND_BUFFER_BYTES = 1024 * 1024
 """Asked of the kernel, which may give less."""
 _FILES_BYTES = socket.CMSG_SPACE(FILES * array.array("i").itemsize)
@@ -40,6 +42,7 @@ class Packets:
         self._end = end
         self._told, self._ended = told, ended
         self._posts: deque[bytes] = deque()
+        self._posts_bytes = 0
         self._open = True
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._readable)
@@ -56,7 +59,7 @@ class Packets:
 
     def post(self, packet: bytes) -> bool:
         """Send it, after those that wait; False where too many do, or it is the end."""
-        if not self._open or len(self._posts) >= POSTS_MAX:
+        if not self._open or len(self._posts) >= POSTS_MAX or self._posts_bytes + len(packet) > POSTS_BYTES_MAX:
             return False
         if not self._posts:
             try:
@@ -68,6 +71,7 @@ class Packets:
             else:
                 return True
         self._posts.append(packet)
+        self._posts_bytes += len(packet)
         return True
 
     def close(self) -> None:
@@ -75,6 +79,7 @@ class Packets:
         if self._open:
             self._open = False
             self._posts.clear()
+            self._posts_bytes = 0
             self._loop.remove_reader(self._end.fileno())
             self._loop.remove_writer(self._end.fileno())
             self._end.close()
@@ -87,7 +92,7 @@ class Packets:
                 return
             except OSError:
                 break
-            self._posts.popleft()
+            self._posts_bytes -= len(self._posts.popleft())
         self._loop.remove_writer(self._end.fileno())
 
     def _readable(self) -> None:

@@ -13,10 +13,11 @@ BACKOFF_S_MAX = 10.0
 HEALTHY_AFTER_S = 30.0
 """Who has lived for so long is started again at once when it ends, as the first time."""
 END_S = 2.0
-"""A worker has so long to end by itself when its owner closes."""
+"""A worker has so long to end by itself when its owner closes, and then so long to be gone once it is killed."""
 REAP_S = 0.1
-"""What has closed its end of the line is dying, and waited for so long; else it is looked at when the next one is started."""
+"""What has closed its end of the line is dying: for so long, at most, nobody is told, since its end says why."""
 POLL_S = 0.01
+"""Between two looks at it: the owner has streams to serve, and waits for no process."""
 
 
 def available() -> bool:
@@ -156,15 +157,20 @@ class _Place:
     def lost(self, line: _Line) -> None:
         """Its end of the line has closed: whatever it still does, it does for nobody."""
         process, self.process, self._line = self.process, None, None
-        why = "ended"
         if process is not None:
             process.kill()
-            try:
-                code = process.wait(REAP_S)
-                why = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            except subprocess.TimeoutExpired:
-                self._unreaped.append(process)
-        if asyncio.get_running_loop().time() - self._started_s > HEALTHY_AFTER_S:
+            self._unreaped.append(process)
+        self._reap(line, process, asyncio.get_running_loop().time() + REAP_S)
+
+    def _reap(self, line: _Line, process: subprocess.Popen[bytes] | None, until_s: float) -> None:
+        """Tell of its end, and begin again, once it is known why it ended, or it takes too long to."""
+        loop = asyncio.get_running_loop()
+        code = None if process is None else process.poll()
+        if process is not None and code is None and loop.time() < until_s:
+            self._timer = loop.call_later(POLL_S, self._reap, line, process, until_s)
+            return
+        why = "ended" if code is None else f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if loop.time() - self._started_s > HEALTHY_AFTER_S:
             self._backoff_s = BACKOFF_S_MIN
         self._again()
         overseer = self.crew.overseer
@@ -186,13 +192,14 @@ class _Place:
             self._line = None
 
     async def ended(self, deadline_s: float) -> None:
-        """Return when its process has."""
-        process, self.process = self.process, None
-        if process is None:
-            return
-        while process.poll() is None:
-            if asyncio.get_running_loop().time() > deadline_s:
-                process.kill()
-                process.wait(END_S)
+        """Return when its process has, and those before it that took long to; or when not even a kill ends them."""
+        processes, self._unreaped = [*self._unreaped, *([self.process] if self.process is not None else [])], []
+        self.process = None
+        loop = asyncio.get_running_loop()
+        while processes := [process for process in processes if process.poll() is None]:
+            if loop.time() > deadline_s + END_S:
                 return
+            if loop.time() > deadline_s:
+                for process in processes:
+                    process.kill()
             await asyncio.sleep(POLL_S)

@@ -46,7 +46,7 @@ async def probe(upstream: Upstream, url: str, health_path: str, with_metrics: bo
     try:
         status, body = await fetch(upstream, url, get_request(url, health_path), BODY_BYTES_MAX, timeout_real_s)
     except FetchFailed as failed:
-        if failed.end is End.CONNECT_FAILED:
+        if failed.end in {End.CONNECT_FAILED, End.REFUSED}:
             return Health(HealthKind.REFUSED, "connection refused")
         return Health(HealthKind.SICK, f"{health_path}: {failed.end}")
     if status == 503:

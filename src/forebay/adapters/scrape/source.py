@@ -28,6 +28,7 @@ REMEMBERED_MAX = 10_000
 """Replicas whose last page is remembered; beyond, the one longest unread is forgotten."""
 _WHY = {
     End.CONNECT_FAILED: "refused",
+    End.REFUSED: "refused",
     End.TIMEOUT: "timeout",
     End.CUT: "cut",
     End.STALE: "cut",

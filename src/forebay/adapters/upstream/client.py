@@ -176,6 +176,9 @@ class HttpUpstream:
         except TimeoutError:
             exchange.finish(End.CONNECT_FAILED, f"no connection within {self._connect_s:g} s")
             return
+        except ConnectionRefusedError as error:
+            exchange.finish(End.REFUSED, str(error))
+            return
         except (OSError, UnicodeError) as error:  # the latter: a name that can be none
             exchange.finish(End.CONNECT_FAILED, str(error))
             return

@@ -50,6 +50,7 @@ class Answer(msgspec.Struct, frozen=True):
     told: Told
     status: int
     detail: str
+    """Of an error status that no replica was sent before: its code."""
     ended_s: float
 
 
@@ -77,6 +78,13 @@ class _Event(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: dict[str, object] | None = None
+
+
+class _Refused(msgspec.Struct):
+    class Error(msgspec.Struct):
+        code: str | None = None
+
+    error: Error
 
 
 def _request(wish: Wish, model: str) -> bytes:
@@ -131,8 +139,9 @@ def judge(wish: Wish, raw: bytes) -> tuple[Told, int, str]:
         return Told.LIED, status, f"nobody deserves this status here: {body[:160]!r}"
     if status >= 400:
         with contextlib.suppress(msgspec.DecodeError):
-            if isinstance(msgspec.json.decode(body), dict) and b'"error"' in body:
-                return Told.ERROR_STATUS, status, ""
+            refused = msgspec.json.decode(body, type=_Refused)
+            started = b"\r\nx-forebay-replica:" in head.lower()
+            return Told.ERROR_STATUS, status, "" if started else refused.error.code or ""
         return Told.LIED, status, f"an error that is none: {body[:80]!r}"
     return _judge_stream(wish, status, body) if wish.stream else _judge_whole(wish, status, body)
 

@@ -5,15 +5,17 @@ a broken promise.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from forebay.domain.profile import Profile
 from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView, StageTime, moved
 from forebay.emulator.engine_server import EngineServer
-from forebay.emulator.faults import Fault
+from forebay.emulator.faults import Fault, Kind
 from forebay.ports import Clock
 
 HOST = "127.0.0.1"
+NO_SERVICE = frozenset({Kind.HANG, Kind.ERROR_FIRST_EVENT, Kind.ALL_500})
+"""An engine with one of these faults serves nobody, however ready it looks."""
 RESTART_S = 10.0
 
 
@@ -145,6 +147,16 @@ class WorldFleet:
                 replica.engine.clear_faults()
             else:
                 replica.engine.inject(fault)
+
+    def serves(self, unreachable: Collection[int]) -> bool:
+        """Whether any engine serves what is sent to it, but for those at ``unreachable`` ports."""
+        return any(
+            replica.state is ReplicaState.READY
+            and replica.port not in unreachable
+            and replica.engine is not None
+            and not any(fault.kind in NO_SERVICE for fault in replica.engine.faults)
+            for replica in self.replicas.values()
+        )
 
     async def close(self) -> None:
         """End every engine."""

@@ -1,11 +1,13 @@
 """Promises that no world may break, checked each second and at the end. Each has a name; a failure shows it."""
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from forebay.app.world.clients import Answer, Told
+from forebay.admission.outcomes import ANSWERS, Refusal
+from forebay.app.world.clients import Answer, Told, Wish
 from forebay.domain.replica import ReplicaState
 from forebay.domain.scaling import Decision, Observation, Policy
 from forebay.domain.signal import Unknown
@@ -13,6 +15,8 @@ from forebay.domain.usage import COUNTS, OUTPUT, PROMPT, How
 from forebay.gateway.meters import Outcome
 from forebay.gateway.service import Gateway
 from forebay.ports import Store
+
+WAITED_CODES = frozenset(ANSWERS[why].code for why in (Refusal.EXPIRED, Refusal.WOULD_EXPIRE))
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -75,13 +79,41 @@ def bill(gateways: Sequence[Gateway], store: Store, wishes: int, now_s: float) -
     return [Broken(now_s, "the bill is right", f"requests, prompt and output tokens: {billed} billed, {metered} metered")]
 
 
+LATE_S = 3.0
+"""A sweep, a hop and a held path later than it should a client may be told that it waited as long as its tier allows."""
+
+
+def waited(answers: Iterable[Answer], wishes: Sequence[Wish], longest_s: Mapping[str, float]) -> list[Broken]:
+    """Who was never sent to a replica was told so once its tier's longest wait (by key) was over, wherever it waited."""
+    return [
+        Broken(answer.ended_s, "none waits longer than its tier", f"request {answer.number}: {answer.ended_s - wish.at_s:.1f} s")
+        for answer, wish in zip(answers, wishes, strict=True)
+        if answer.detail in WAITED_CODES and answer.ended_s - wish.at_s > longest_s[wish.key] + LATE_S
+    ]
+
+
 COMPLETE_SHARE_MIN = 0.25
 
 
-def at_the_end(gateways: Sequence[Gateway], answers: Iterable[Answer], wishes: int, now_s: float, forgot: bool = False) -> list[Broken]:
+LOOK_S = 1.0
+"""Between two looks at whether any engine serves."""
+
+
+def hopeless(answers: Iterable[Answer], wishes: Sequence[Wish], served_s: Sequence[float]) -> int:
+    """How many were told 503 and had no chance: no look, of which those that found a serving engine are ``served_s``, did so meanwhile."""
+    count = 0
+    for answer, wish in zip(answers, wishes, strict=True):
+        first = bisect_left(served_s, wish.at_s - LOOK_S)
+        count += answer.status == 503 and (first == len(served_s) or served_s[first] > answer.ended_s + LOOK_S)
+    return count
+
+
+def at_the_end(
+    gateways: Sequence[Gateway], answers: Iterable[Answer], wishes: int, now_s: float, forgot: bool = False, no_chance: int = 0
+) -> list[Broken]:
     """Every request was answered, honestly, and nothing of it is left inside; and work got done, whatever went wrong.
 
-    ``forgot``: some gateway crashed, and its counts with it.
+    ``forgot``: some gateway crashed, and its counts with it. ``no_chance``: so many are no work that could have been done.
     """
     answers = list(answers)
     broken = [
@@ -92,8 +124,9 @@ def at_the_end(gateways: Sequence[Gateway], answers: Iterable[Answer], wishes: i
     if len(answers) != wishes:
         broken.append(Broken(now_s, "every request is answered", f"{len(answers)} of {wishes}"))
     complete = sum(answer.told is Told.COMPLETE for answer in answers)
-    if complete < COMPLETE_SHARE_MIN * wishes:
-        broken.append(Broken(now_s, "work gets done", f"only {complete} of {wishes} requests were completed"))
+    if complete < COMPLETE_SHARE_MIN * (wishes - no_chance):
+        of = f"{wishes} requests, {no_chance} of which no engine could serve," if no_chance else f"{wishes} requests"
+        broken.append(Broken(now_s, "work gets done", f"only {complete} of {of} were completed"))
     counted = Counter[str]()
     for load in [load for gateway in gateways for load in gateway.snapshot().pools]:
         left = sum(lane.waiting for lane in load.lanes) + sum(replica.streams for replica in load.replicas)

@@ -14,7 +14,7 @@ from forebay.app.world.fleet import WorldFleet
 from forebay.app.world.fronts import Front, excused, lost_with_workers, shared
 from forebay.app.world.limits import LimitsWatch
 from forebay.app.world.plan import MODEL, WORLD_S, Event, Plan, Trouble, draw
-from forebay.app.world.promises import Broken, WatchedPolicy, at_the_end, bill, each_second
+from forebay.app.world.promises import LOOK_S, Broken, WatchedPolicy, at_the_end, bill, each_second, hopeless, waited
 from forebay.controller.channel import Channel
 from forebay.controller.service import Controller, PoolPolicy
 from forebay.domain.replica import ReplicaState
@@ -52,6 +52,8 @@ class World:
         self.sink = ListSink()
         self.store = MemoryStore()
         self.broken: list[Broken] = []
+        self.served_s: list[float] = []
+        """When some engine was seen to serve."""
         self.fleet = WorldFleet(self.clock, plan.profile, MODEL, plan.seed)
         self.fronts = [Front(number, plan, self.clock, self.sink, CHANNEL_PORT) for number in range(plan.spec.gateways)]
         self.controller: Controller | None = None
@@ -97,7 +99,9 @@ class World:
         """Check each second; a controller that died is a broken promise."""
         limits = LimitsWatch(self.plan.spec, self.clock.now_s())
         while True:
-            await self.clock.sleep_until(self.clock.now_s() + 1.0)
+            await self.clock.sleep_until(self.clock.now_s() + LOOK_S)
+            if self.fleet.serves(network().held_ports):
+                self.served_s.append(self.clock.now_s())
             for front in self.fronts:
                 self.broken += each_second(front.gateway, self.clock.now_s())
             self.broken += shared(self.fronts, self.clock.now_s())
@@ -173,7 +177,10 @@ class World:
         await asyncio.gather(watching, return_exceptions=True)
         now_s = self.clock.now_s()
         crashed = any(front.crashes for front in self.fronts)
-        self.broken += at_the_end([front.gateway for front in self.fronts], answers, len(self.plan.wishes), now_s, crashed)
+        longest_s = {key: self.plan.spec.tier(tier, team.name).longest_wait_s for team in self.plan.spec.teams for key, tier in team.keys}
+        self.broken += waited(answers, self.plan.wishes, longest_s)
+        no_chance = hopeless(answers, self.plan.wishes, self.served_s)
+        self.broken += at_the_end([front.gateway for front in self.fronts], answers, len(self.plan.wishes), now_s, crashed, no_chance)
         if not crashed:  # a crash loses what no ledger has yet
             self.broken += bill([front.gateway for front in self.fronts], self.store, len(self.plan.wishes), now_s)
         self.broken += [Broken(now_s, "a drain cuts no stream", promise) for promise in self.fleet.broken_promises]
