@@ -53,7 +53,7 @@ def _column(path: Path, name: str, column: str) -> list[str]:
     if not column or name == "o365" or (name in NAMED and "=" in column):
         return []
     if name in NAMED:
-        return _unused([f"--column {column}"], f"the columns of {path}, a {name}, are said as --column at_s=ITS_NAME")
+        return _unused([f"--column {column}"], f"{path} is a {name}, where --column says what columns are called, such as at_s=when")
     return _unused([f"--column {column}"], f"{path} is in the format {name}, whose columns are known")
 
 

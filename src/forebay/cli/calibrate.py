@@ -170,7 +170,7 @@ def _yaml(found: Fitted, measured: Measured, name: str, base: str) -> str:
         "per_prefill_token": law.per_prefill_token_s,
     }
     lines += ["    step:", *(f"      {field}: {_duration(value)}" for field, value in step.items())]
-    lines.append(f"    front_end: {found.front_end_s * 1e6:.0f}us")
+    lines.append(f"    front_end: {_duration(round(found.front_end_s, 6))}")
     if not found.spread.steady:
         quantiles = ", ".join(f"{name}: {value:.4f}" for name, value in msgspec.to_builtins(found.spread).items())
         lines.append(f"    spread: {{{quantiles}}}")
