@@ -13,7 +13,7 @@ from forebay.app.files import TEAM_FILES_MAX, TEAMS_FOLDER
 from forebay.app.listening import ANY_HOSTS
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import Profile
-from forebay.spec.decode import BadSpec, decode
+from forebay.spec.decode import BadSpec, decode, decode_profiles
 from forebay.spec.problems import Place, Problems
 from forebay.spec.tree import TEXT_BYTES_MAX, decode_utf8
 from forebay.spec.types import Spec, Tls
@@ -39,6 +39,19 @@ def load(path: Path, profiles: Mapping[str, Profile] | None = None) -> Spec:
             if not bad:
                 return _with_paths(spec, path)
     raise BadSpec([problem for each in bad for problem in each.problems], sum(each.count - len(each.problems) for each in bad))
+
+
+def load_profiles(path: Path) -> dict[str, Profile]:
+    """The profiles of the file at ``path``, as declared and as its pools use them; it may have nothing but profiles. Raises BadSpec."""
+    from forebay.engine.catalogue import PROFILES
+
+    bad: list[BadSpec] = []
+    text = _text(path, bad)
+    if text is None:
+        raise bad[0]
+    declared, has_pools = decode_profiles(text, str(path), PROFILES)
+    of_pools = load(path).pools if has_pools or not declared else ()
+    return {**declared, **{pool.profile.name: pool.profile for pool in of_pools if pool.profile}}
 
 
 def check_live(spec: Spec) -> None:

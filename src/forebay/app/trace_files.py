@@ -2,18 +2,20 @@
 
 import gzip
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
-from forebay.demand import series, trace
+from forebay.demand import named, series, trace
 from forebay.domain.errors import BadInput
 from forebay.loadgen.files import GZIP_MAGIC, HEAD_BYTES, LINE_CHARS_MAX, check_text, lines
 from forebay.spec.problems import did_you_mean
 
 FORMATS = (*trace.FORMATS, *trace.RATE_FORMATS)
+NAMED = ("csv", "jsonl", "ledger")
+"""Formats of one's own files, whose columns may have names of their own."""
 BLOCK_BYTES = 1 << 22
 HEAD_LINES = 50
 SERVEGEN_LENGTHS = "servegen-lengths"
@@ -68,8 +70,11 @@ def first_line(path: Path) -> str:
         return series.first_data_line(list(islice(text, HEAD_LINES)))
 
 
-def format_of(path: Path, asked: str = "auto") -> str:
-    """The format to read ``path`` in: ``asked``, or what its first line looks like. Raises BadInput for one that is not known."""
+def format_of(path: Path, asked: str = "auto", column: str = "") -> str:
+    """The format to read ``path`` in: ``asked``, or what its first line looks like with the names that ``column`` says.
+
+    Raises BadInput for one that is not known.
+    """
     if str(path) == "-":
         raise BadInput("trace '-': a trace is read more than once here, which stdin can't be; name a file")
     if asked in FORMATS:
@@ -77,14 +82,13 @@ def format_of(path: Path, asked: str = "auto") -> str:
     if asked != "auto":
         raise BadInput(f"trace format {asked!r}; allowed: auto, {', '.join(FORMATS)}{did_you_mean(asked, FORMATS)}")
     line = first_line(path)
-    name = guess(line)
+    name = guess(line, renames(column))
     if name == SERVEGEN_LENGTHS:
         raise BadInput(f"{path}: these are lengths, not a trace: give them as --lengths beside a trace of rates")
     if not name:
         if not line:
             raise BadInput(f"{path}: {_without_rows(path)}; allowed: a trace of one row or more")
-        found = line[: trace.FOUND_CHARS_MAX]
-        raise BadInput(f"{path}: not a trace format that is known: found {found!r}; say which it is (--trace-format {', '.join(FORMATS)})")
+        raise BadInput(f"{path}: {trace.unknown(line, FORMATS)}")
     return name
 
 
@@ -99,11 +103,14 @@ def _without_rows(path: Path) -> str:
     return f"its first {HEAD_LINES} lines are comments or empty, where a header or row is looked for; remove some"
 
 
-def guess(line: str) -> str:
-    """The format that a first line looks like, rates and ServeGen's lengths included, or ""."""
+def guess(line: str, renamed: Mapping[str, str] | None = None) -> str:
+    """The format that a first line looks like, rates and ServeGen's lengths included, or "".
+
+    ``renamed``: what a file of one's own calls our columns.
+    """
     if line.startswith(_LENGTHS_SIGN):
         return SERVEGEN_LENGTHS
-    of_requests = trace.guess(line)
+    of_requests = trace.guess(line, renamed)
     return of_requests or next((name for name, sign in _RATE_SIGNS if line.startswith(sign) or f",{sign}" in line), "")
 
 
@@ -112,13 +119,6 @@ def is_clients(path: Path) -> bool:
     return "client" in first_line(path).split(",")
 
 
-def renamed(text: str) -> dict[str, str]:
-    """``at_s=when,prompt_tokens=in`` as a mapping; raises BadInput for a name that Forebay doesn't have."""
-    known = (*trace.TIME_COLUMNS, *trace.ROW_COLUMNS)
-    found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        ours, _, theirs = (piece.strip() for piece in part.partition("="))
-        if ours not in known or not theirs:
-            raise BadInput(f"columns of a csv: found {part!r}, allowed: NAME=ITS NAME IN THE FILE, where NAME is one of {', '.join(known)}")
-        found[ours] = theirs
-    return found
+def renames(column: str) -> dict[str, str]:
+    """``at_s=when,prompt_tokens=in`` as a mapping; empty for the name of one column. Raises BadInput for one that isn't ours."""
+    return named.renamed(column) if "=" in column else {}

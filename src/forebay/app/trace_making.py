@@ -1,7 +1,7 @@
 """Traces written to files: made-up ones, and changed ones; gzip by name, whole or not at all."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, time
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -52,6 +52,24 @@ def parse_plan(
     if wrong:
         raise BadInput("; ".join(wrong))
     return plan
+
+
+def unmade(plan: Plan) -> list[str]:
+    """What of ``plan`` lies outside its span, as sentences: holidays and launches that change nothing, or all of it."""
+    ends = datetime.fromtimestamp(generator.start_wall_s(plan) + plan.duration_s, ZoneInfo(plan.zone)).replace(tzinfo=None)
+    span = f"the span, {plan.start} to {ends:%Y-%m-%dT%H:%M}"
+    begins = datetime.combine(plan.start, time())
+    found = [
+        f"--holiday {day} changes nothing: it is outside {span}"
+        for day in plan.holidays
+        if not begins <= datetime.combine(day, time()) < ends
+    ]
+    for launch in plan.launches:
+        if launch.at >= ends:
+            found.append(f"--launch {launch.at:%Y-%m-%dT%H:%M} changes nothing: it is after {span}")
+        elif launch.at < begins:
+            found.append(f"--launch {launch.at:%Y-%m-%dT%H:%M} is before {span}: all of the traffic is multiplied by {launch.factor:g}")
+    return found
 
 
 def made(plan: Plan, tier_weights: Mapping[str, float], out: Path, seed: int, on_progress: OnProgress) -> tuple[int, int]:

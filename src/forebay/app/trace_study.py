@@ -38,7 +38,7 @@ def studied(
     """
     if recorded.holds_history(path):
         return _of_history(path, span, column)
-    name = format_of(path, trace_format)
+    name = format_of(path, trace_format, column)
     if name in RATE_FORMATS:
         return _of_rates(path, name, span, column, lenient)
     opened = open_arrivals(

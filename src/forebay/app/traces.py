@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from forebay.app.trace_files import FORMATS, SERVEGEN_LENGTHS, blocks, first_line, format_of, guess, is_clients, renamed
+from forebay.app.trace_files import FORMATS, NAMED, SERVEGEN_LENGTHS, blocks, first_line, format_of, guess, is_clients, renames
 from forebay.demand import columns, intensity, series, servegen, synthesis, transform
 from forebay.demand.arrays import ArrivalSource
 from forebay.demand.counts import Counts
@@ -156,8 +156,9 @@ def open_arrivals(
 
     ``trace_format`` may be ``auto``. For rates: ``lengths`` names a trace whose lengths are drawn (None: lognormal around the
     means ``shape``), ``cv`` is the variation of gaps, ``noise`` that of the rate from minute to minute, ``column`` the column of an
-    ``o365`` file. A ``csv`` takes ``column`` as new names for its columns (``at_s=when,prompt_tokens=in``). Requests that name no
-    tier get one by ``tier_weights``, without those the first of ``tiers``; with no ``tiers`` they keep the names they bring, if any.
+    ``o365`` file. A ``csv``, and JSON lines, take ``column`` as new names for their columns (``at_s=when,prompt_tokens=in``). Requests
+    that name no tier get one by ``tier_weights``, without those the first of ``tiers``; with no ``tiers`` they keep the names they
+    bring, if any.
     ``tell`` is told what fraction of a trace of requests has been read: of a large one that takes a while.
     Raises BadInput for anything that can't be used.
     """
@@ -175,7 +176,7 @@ def open_arrivals(
         raise BadInput(f"weights of tiers: {error}") from None
     span_s = math.inf if duration_s is None else duration_s
     wanted = _Wanted(trace, tiers, weights, start_s, span_s, rate_scale, noise, cv, column, lenient, Chances(seed), tell)
-    name = format_of(trace, trace_format)
+    name = format_of(trace, trace_format, column)
     if name not in RATE_FORMATS:
         return _of_requests(wanted, name)
     of_lengths = Counts()
@@ -227,13 +228,13 @@ def _of_clients(wanted: _Wanted, sampler: LengthSampler, of_lengths: Counts) -> 
 
 
 def _of_requests(wanted: _Wanted, name: str) -> OpenedTrace:
-    names = renamed(wanted.column) if name == "csv" and "=" in wanted.column else {}
+    names = renames(wanted.column) if name in NAMED else {}
 
     def reader(tiers: Sequence[str] | None) -> columns.Reader:
         return columns.Reader(name, str(wanted.path), tiers, lenient=wanted.lenient, renamed=names)
 
     first = reader(wanted.tiers or None)
-    per_second, grouped = _counted(first.read(blocks(wanted.path, wanted.tell)), wanted)
+    per_second, grouped = _counted(first.read(blocks(wanted.path, wanted.tell)), wanted, first.counts)
     rates = intensity.level(per_second, 1.0).window(0.0, wanted.duration_s).scaled(wanted.rate_scale)
 
     def source() -> ArrivalSource:
@@ -244,7 +245,7 @@ def _of_requests(wanted: _Wanted, name: str) -> OpenedTrace:
     return OpenedTrace(str(wanted.path), source, rates, wall_s, first.counts, first.tiers, False, grouped)
 
 
-def _counted(rows: ArrivalSource, wanted: _Wanted) -> tuple[npt.NDArray[np.float64], bool]:
+def _counted(rows: ArrivalSource, wanted: _Wanted, counts: Counts) -> tuple[npt.NDArray[np.float64], bool]:
     """Requests in each second of the span, and whether any is in a group. The trace ends with the second of its last row."""
     per_second, last_s, grouped = np.zeros(0, np.int64), None, False
     for chunk in rows:
@@ -261,15 +262,21 @@ def _counted(rows: ArrivalSource, wanted: _Wanted) -> tuple[npt.NDArray[np.float
             per_second = np.concatenate((per_second, np.zeros(max(0, ends - len(per_second)), np.int64)))
             break
     if not np.any(per_second):
-        where = "the trace has no rows" if last_s is None else f"its rows that were read end at {format_duration(last_s)}"
+        where = (
+            counts.nothing_left() or "the trace has no rows"
+            if last_s is None
+            else f"its rows that were read end at {format_duration(last_s)}"
+        )
         raise BadInput(f"{wanted.path}: no row in the span {format_span(wanted.start_s, wanted.duration_s)}: {where}")
     return per_second.astype(np.float64), grouped
 
 
-def length_sampler(path: Path | None, shape: tuple[int, int], lenient: bool = False, counts: Counts | None = None) -> LengthSampler:
+def length_sampler(
+    path: Path | None, shape: tuple[int, int], lenient: bool = False, counts: Counts | None = None, column: str = ""
+) -> LengthSampler:
     """Lengths as in the trace of requests (or ServeGen's lengths) ``path``; None: lognormal around the means ``shape``. Raises BadInput.
 
-    ``counts`` is told what reading the file came to.
+    ``counts`` is told what reading the file came to; ``column`` may say what its columns are called.
     """
     if path is None:
         try:
@@ -279,16 +286,16 @@ def length_sampler(path: Path | None, shape: tuple[int, int], lenient: bool = Fa
     name = guess(first_line(path))
     if name == SERVEGEN_LENGTHS:
         return servegen.ClientLengths(lines(str(path)), str(path), lenient=lenient, counts=counts)
-    name = format_of(path)
+    name, counts = format_of(path, column=column), counts or Counts()
     if name in RATE_FORMATS:
         raise BadInput(f"{path}: a trace of rates has no lengths to draw; name a trace of requests or ServeGen's lengths")
     prompt, output, rows = [], [], 0
-    for chunk in columns.Reader(name, str(path), None, lenient=lenient, counts=counts).read(blocks(path)):
+    for chunk in columns.Reader(name, str(path), None, lenient=lenient, renamed=renames(column), counts=counts).read(blocks(path)):
         prompt.append(chunk.prompt_tokens)
         output.append(chunk.output_tokens)
         rows += len(chunk.at_s)
         if rows >= LENGTH_ROWS_MAX:
             break
     if not rows:
-        raise BadInput(f"{path}: the trace has no rows to draw lengths from")
+        raise BadInput(f"{path}: no lengths to draw: {counts.nothing_left() or 'the trace has no rows'}")
     return FromRows(np.concatenate(prompt)[:LENGTH_ROWS_MAX], np.concatenate(output)[:LENGTH_ROWS_MAX])

@@ -1,6 +1,7 @@
 """``forebay calibrate``: measure a live engine, fit its profile, say what was not measured, and write it for ``forebay.yaml``."""
 
 import asyncio
+import math
 import random
 import re
 import secrets
@@ -33,6 +34,8 @@ UNITS = {
     "per_prefill_token_s": (1e6, "µs", "per prompt token"),
 }
 
+DURATIONS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+DIGITS = 7
 BYTES_NOTED = 0.05
 SEEDS = 2**32
 TIMEOUT_S_MAX = 86_400.0
@@ -160,24 +163,32 @@ def _yaml(found: Fitted, measured: Measured, name: str, base: str) -> str:
         if base
         else ["    # base: take KV, slots, chunk, cold start and price from a shipped profile, or add them here"]
     )
-    step = ", ".join(
-        # Nanoseconds with digits after the point: durations are written without exponents.
-        f"{field}: {value * 1e9:.6f}ns"
-        for field, value in (
-            ("base", law.base_s),
-            ("per_sequence", law.per_sequence_s),
-            ("per_kv_token", law.per_kv_token_s),
-            ("per_prefill_token", law.per_prefill_token_s),
-        )
-    )
-    lines += [f"    step: {{{step}}}", f"    front_end: {found.front_end_s * 1e6:.0f}us"]
+    step = {
+        "base": law.base_s,
+        "per_sequence": law.per_sequence_s,
+        "per_kv_token": law.per_kv_token_s,
+        "per_prefill_token": law.per_prefill_token_s,
+    }
+    lines += ["    step:", *(f"      {field}: {_duration(value)}" for field, value in step.items())]
+    lines.append(f"    front_end: {_duration(round(found.front_end_s, 6))}")
     if not found.spread.steady:
         quantiles = ", ".join(f"{name}: {value:.4f}" for name, value in msgspec.to_builtins(found.spread).items())
         lines.append(f"    spread: {{{quantiles}}}")
-    unsure = [each.name for each in found.coefficients if not each.identified]
-    if unsure:
-        lines.append(f"    # not told by these measurements: {', '.join(unsure)}")
+    for words, which in (
+        ("not told by these measurements", [each.name for each in found.coefficients if not each.identified]),
+        ("told loosely", [each.name for each in found.coefficients if each.loose]),
+    ):
+        lines += [f"    # {words}: {', '.join(which)}"] if which else []
     return "\n".join(lines) + "\n"
+
+
+def _duration(seconds: float) -> str:
+    """Seven digits in the unit that suits them, without an exponent: within a millionth when it is read back."""
+    size, unit = next(((size, unit) for size, unit in DURATIONS if seconds >= size), DURATIONS[-1])
+    value = seconds / size
+    places = max(0, DIGITS - 1 - math.floor(math.log10(value))) if value > 0 else 0
+    text = f"{value:.{places}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{unit}"
 
 
 def _spread(found: Fitted) -> str:
@@ -190,18 +201,19 @@ def _spread(found: Fitted) -> str:
 
 def _print(found: Fitted, measured: Measured, ending: str) -> None:
     console = output.console(highlight=False)
-    table = Table(
-        title=f"{measured.model}: {len(measured.decode)} windows of lockstep decoding, {len(measured.prefill)} lone prompts",
-        title_justify="left",
+    console.print(
+        f"{measured.model}: {len(measured.decode)} windows of lockstep decoding, {len(measured.prefill)} lone prompts", markup=False
     )
-    for column in ("", "value", "90 % interval", ""):
+    table = Table()
+    for column in ("coefficient", "value", "90 % interval", "told?"):
         table.add_column(column, no_wrap=True)
     unsure = []
     for each in found.coefficients:
         scale, unit, words = UNITS[each.name]
-        note = "" if each.identified else "not identified"
+        note = "not identified" if not each.identified else "loosely" if each.loose else "yes"
         table.add_row(words, f"{each.value * scale:.3f} {unit}", f"{each.low * scale:.3f} to {each.high * scale:.3f}", note)
         unsure += [] if each.identified else [f"Not identified, {words}: {each.because}."]
+        unsure += [f"Loosely told, {words}: its interval is {(each.high - each.low) / each.value:.0%} of it."] if each.loose else []
     table.add_row("front end", f"{found.front_end_s * 1e3:.2f} ms")
     console.print(table)
     for line in unsure:
@@ -219,4 +231,5 @@ def _print(found: Fitted, measured: Measured, ending: str) -> None:
     for cell in measured.left_out:
         console.print(f"left out: {cell}")
     console.print()
-    console.print(ending)
+    # Whole lines, however wide the terminal: a copy of them is a file.
+    console.print(ending, markup=False, soft_wrap=True)

@@ -12,6 +12,7 @@ from forebay.app.lab.actuating import parse_actuator
 from forebay.app.lab.faults import parse_faults
 from forebay.app.lab.request import LabRequest, TraceOptions
 from forebay.cli import output
+from forebay.cli.trace_words import say_doubts
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, parse_duration_s, parse_size_bytes
 from forebay.simulation.lab_scenario import SCRAPE_DELAY_S_MAX
@@ -23,6 +24,8 @@ TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncak
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
 SCALE_MAX = 1e6
 WEIGHT_MAX = 1e9
+GAP_CV = 2.0
+"""Default of --cv."""
 COLD_START_S_MAX = 86_400.0
 """Slower than that no start is: it is a mistake in the unit."""
 
@@ -53,7 +56,8 @@ Tiers = Annotated[
     ),
 ]
 Column = Annotated[
-    str, typer.Option("--column", metavar="NAME", help="o365: the column, such as A_prod. csv: columns by another name, at_s=when,….")
+    str,
+    typer.Option("--column", metavar="NAME", help="o365: the column, such as A_prod. csv and jsonl: columns by another name, at_s=when,…."),
 ]
 RateNoise = Annotated[
     float, typer.Option("--noise", min=0.0, max=1.0, help="For traces of rates: stray from minute to minute, such as 0.05.")
@@ -162,6 +166,14 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         )
     declared = load(spec)
     chosen = chosen_pool(declared, pool, spec)
+    say_doubts(
+        Path(trace.path),
+        trace.trace_format,
+        trace.column,
+        None if trace.lengths is None else Path(trace.lengths),
+        {"--cv": (trace.gap_cv, GAP_CV), "--noise": (trace.noise, 0.0)},
+        pool_said=True,
+    )
     trace = _of_history(trace, chosen.name)
     names = [tier.name for tier in declared.tiers]
     for tier, _ in trace.tiers:

@@ -57,7 +57,7 @@ TraceFormat = Annotated[str, typer.Option(metavar="NAME", help=f"{' | '.join(FOR
 Start = Annotated[str, typer.Option(metavar="TIME", help="Where in the trace to begin, such as 10m.")]
 Duration = Annotated[str | None, typer.Option(metavar="TIME", help="How much of the trace to take. Default: the rest.")]
 Scale = Annotated[float, typer.Option(metavar="NUMBER", help="Multiply the trace's rates.")]
-Column = Annotated[str, typer.Option(metavar="NAME", help="Column of an o365 trace, or new names for a csv's columns.")]
+Column = Annotated[str, typer.Option(metavar="NAME", help="Column of an o365 trace; of a csv or jsonl: at_s=ITS NAME,….")]
 Bucket = Annotated[str, typer.Option(metavar="TIME", help="Rates of the trace are means over this time.")]
 Lengths = Annotated[
     Path | None,
@@ -133,7 +133,7 @@ def size(
     rates = inputs.rates_of(part) if part else None
     found = None
     if measure and spec is not None and qps_per_replica is None:
-        found = inputs.measured_rate(spec, pool, inputs.lengths_from(lengths, part), lenient, _busiest(known, rates))
+        found = inputs.measured_rate(spec, pool, lengths, part, lenient, _busiest(known, rates))
     if found is not None and found.measured_per_s:
         known["replica_per_s"] = sizing.exactly(found.measured_per_s)
     facts, planned = _worked_out(known, failure_domains, rates)

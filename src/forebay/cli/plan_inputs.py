@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forebay.app.config import load
+from forebay.cli.trace_words import say_doubts
 from forebay.demand.trace import RATE_FORMATS
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, parse_duration_s
@@ -157,18 +158,17 @@ def check_lengths(lengths: Path | None, spec: Path | None, qps_per_replica: str 
         )
 
 
-def lengths_from(lengths: Path | None, trace: "TracePart | None") -> Path | None:
-    """Where token lengths can be drawn from: the one that was named, else a trace of requests."""
-    if lengths is not None or trace is None:
-        return lengths
-    from forebay.app.trace_files import format_of
+def measured_rate(
+    spec: Path, name: str | None, lengths: Path | None, trace: "TracePart | None", lenient: bool, peak_per_s: float
+) -> "ReplicaRate | None":
+    """What one replica of the pool serves with the lengths of the file that was named, else of the trace, if it is one of requests.
 
-    return None if format_of(trace.path, trace.trace_format) in RATE_FORMATS else trace.path
-
-
-def measured_rate(spec: Path, name: str | None, lengths: Path | None, lenient: bool, peak_per_s: float) -> "ReplicaRate | None":
-    """What one replica of the pool serves with these lengths; None where there are none, no profile, or a declared rate stands."""
+    None where there are none, no profile, or a declared rate stands.
+    """
     pool = _pool(spec, name)
+    column = ""
+    if lengths is None and trace is not None and trace.of_requests():
+        lengths, column = trace.path, trace.column
     if lengths is None or pool.profile is None or pool.scaling.replica_rate_per_s is not None:
         return None
     from forebay.app.lab.replica_rate import REPLICAS_MAX, measured  # the simulator: nothing that plain numbers should wait for
@@ -177,7 +177,7 @@ def measured_rate(spec: Path, name: str | None, lengths: Path | None, lenient: b
     tiers = sorted(load(spec).tiers, key=lambda tier: tier.rank)
     rate_per_s = pool_capacity(pool).rate_per_s
     replicas = math.ceil(peak_per_s / rate_per_s) if rate_per_s else 0
-    sampler = length_sampler(lengths, (pool.scaling.prompt_tokens, pool.scaling.output_tokens), lenient)
+    sampler = length_sampler(lengths, (pool.scaling.prompt_tokens, pool.scaling.output_tokens), lenient, column=column)
     return measured(pool, tiers, sampler, replicas or REPLICAS_MAX // 2, time.process_time)
 
 
@@ -192,6 +192,12 @@ class TracePart(msgspec.Struct, frozen=True):
     column: str
     bucket_s: Fraction | None
     lenient: bool
+
+    def of_requests(self) -> bool:
+        """Whether it has requests, with lengths of their own. Raises BadInput for what is no trace."""
+        from forebay.app.trace_files import format_of
+
+        return format_of(self.path, self.trace_format, self.column) not in RATE_FORMATS
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -209,6 +215,7 @@ def rates_of(wanted: TracePart) -> Rates:
 
     if not wanted.bucket_s:
         raise BadInput("--bucket: found 0, allowed: a time of more than 0, such as 5m")
+    say_doubts(wanted.path, wanted.trace_format, wanted.column)
     trace = open_arrivals(
         wanted.path,
         wanted.trace_format,

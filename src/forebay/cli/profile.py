@@ -7,7 +7,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from forebay.app.config import load
+from forebay.app.config import load_profiles
 from forebay.cli.output import console as output_console
 from forebay.cli.output import write_json
 from forebay.domain.errors import BadInput
@@ -23,13 +23,18 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A profile; `forebay profile list` has the names.")]
-Config = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Take in the profiles that this file's pools use.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="Take in the profiles of this file: a configuration, or what `forebay calibrate` wrote."
+    ),
+]
 Json = Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")]
 
 
 @app.command("list")
 def list_profiles(config: Config = None, json_path: Json = None) -> None:
-    """The profiles that ship, and with ``-c`` those of a configuration."""
+    """The profiles that ship, and with ``-c`` those of a file."""
     profiles = _profiles(config).values()
     if json_path is not None:
         write_json([msgspec.to_builtins(profile) for profile in profiles], json_path)
@@ -100,9 +105,8 @@ def capacity(
 
 
 def _profiles(config: Path | None) -> dict[str, Profile]:
-    """The shipped profiles, and those that the pools of ``config`` use, which hide shipped ones of the same name."""
-    own = {} if config is None else {pool.profile.name: pool.profile for pool in load(config).pools if pool.profile}
-    return {**PROFILES, **own}
+    """The shipped profiles, and those of ``config``; as its pools use them, they hide shipped ones of the same name."""
+    return {**PROFILES, **({} if config is None else load_profiles(config))}
 
 
 def _find(name: str, config: Path | None) -> Profile:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forebay.adapters.clock import MeasuringClock
+from forebay.app.trace_files import renames
 from forebay.cli import output
 from forebay.cli.trace_words import say_counts
 from forebay.demand.counts import Counts
@@ -34,6 +35,7 @@ def command(
     target: Annotated[str, typer.Option(help="Endpoint, such as http://127.0.0.1:8080 (with or without /v1).")],
     trace: Annotated[str, typer.Option(metavar="FILE", help="Trace file, plain or gzip; - for stdin.")],
     trace_format: Annotated[str, typer.Option(help=f"{' | '.join(FORMATS)}; auto looks at the first line.")] = "auto",
+    column: Annotated[str, typer.Option(help="What a csv or jsonl calls its columns: at_s=ITS NAME,prompt_tokens=….")] = "",
     start: Annotated[str, typer.Option(help="Where in the trace to begin, such as 10m.")] = "0s",
     duration: Annotated[str | None, typer.Option(help="How much of the trace to send, such as 10m. Default: the rest.")] = None,
     speed: Annotated[float, typer.Option(help="World seconds per real second; all results are world seconds.")] = 1.0,
@@ -72,6 +74,7 @@ def command(
         rate_scale=_positive("--rate-scale", rate_scale),
         lenient=lenient,
         tiers={tier: _weight(text) for tier, text in _pairs("--tiers", tiers)},
+        columns=renames(column),
     )
     who = {"target": target, "model": model, "key": key, "keys": tuple(_pairs("--keys", keys)), "service_tier": service_tier}
     what = {"chat": not completions, "bytes_per_token": bytes_per_token, "ignore_eos": ignore_eos, "records": records}
@@ -80,6 +83,8 @@ def command(
     _positive("--speed", speed)
     counts = Counts()
     rows = files.load(selection, seed, counts)
+    if counts.doubt:
+        output.aside(counts.doubt)
     _check_keys(rows, options)
     _deliver(_run(rows, options, speed, seed), counts, json)
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from forebay.app import outputs
 from forebay.cli import output, trace_edit, trace_make
 from forebay.cli.stopping import stoppable
-from forebay.cli.trace_words import FORMATS, duration_s, say_counts
+from forebay.cli.trace_words import FORMATS, duration_s, say_counts, say_doubts
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration
 
@@ -32,7 +32,10 @@ def stats(
     start: Annotated[str, typer.Option(help="Where in the trace to begin, such as 10m.")] = "0s",
     duration: Annotated[str | None, typer.Option(help="How much of the trace to look at. Default: the rest.")] = None,
     column: Annotated[
-        str, typer.Option(help="Column of an o365 file (A_prod, …); of a csv: at_s=ITS NAME,prompt_tokens=…; of a state folder: a pool.")
+        str,
+        typer.Option(
+            help="Column of an o365 file (A_prod, …); of a csv or jsonl: at_s=ITS NAME,prompt_tokens=…; of a state folder: a pool."
+        ),
     ] = "",
     lenient: Annotated[bool, typer.Option("--lenient", help="Skip and count broken rows; sort rows a little out of order.")] = False,
     json: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the statistics as JSON to PATH (- for stdout).")] = None,
@@ -51,6 +54,7 @@ def stats(
         outputs.check("--png", png)
     outputs.check_apart({"--json": output.file_of(json), "--png": png}, {"the trace": file})
     span = (duration_s("--start", start), None if duration is None else duration_s("--duration", duration))
+    say_doubts(file, trace_format, column)
     console = output.console(stderr=True)
     columns = (TextColumn("reading {task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

@@ -9,10 +9,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from forebay.app import outputs
 from forebay.cli import output
 from forebay.cli.stopping import stoppable
-from forebay.cli.trace_words import FORMATS, duration_s, say_counts, weights
+from forebay.cli.trace_words import FORMATS, duration_s, say_counts, say_doubts, weights
 from forebay.demand.trace import TOKENS_MAX
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_bytes, format_duration
+
+CV, NOISE = 2.0, 0.05
 
 
 @stoppable()
@@ -29,9 +31,9 @@ def command(
     output_tokens: Annotated[int, typer.Option(help="Without lengths: mean output tokens of a request.", min=1, max=TOKENS_MAX)] = 200,
     start: Annotated[str, typer.Option(help="Where in the trace to begin.")] = "0s",
     duration: Annotated[str | None, typer.Option(help="How much of it to take. Default: the rest.")] = None,
-    cv: Annotated[float, typer.Option(help="For rates: variation of gaps (1: Poisson).", min=0, max=100)] = 2.0,
-    noise: Annotated[float, typer.Option(help="For rates: variation of the rate from minute to minute.", min=0, max=1)] = 0.05,
-    column: Annotated[str, typer.Option(help="Column of an o365 file; of a csv: at_s=ITS NAME,prompt_tokens=….")] = "",
+    cv: Annotated[float, typer.Option(help="For rates: variation of gaps (1: Poisson).", min=0, max=100)] = CV,
+    noise: Annotated[float, typer.Option(help="For rates: variation of the rate from minute to minute.", min=0, max=1)] = NOISE,
+    column: Annotated[str, typer.Option(help="Column of an o365 file; of a csv or jsonl: at_s=ITS NAME,prompt_tokens=….")] = "",
     tiers: Annotated[str, typer.Option(metavar="TIER=WEIGHT,…", help="Draw a tier for requests that don't name one.")] = "",
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.", min=0)] = 0,
     lenient: Annotated[bool, typer.Option("--lenient", help="Skip and count broken rows; sort rows a little out of order.")] = False,
@@ -54,6 +56,7 @@ def command(
     outputs.check("--out", out)
     outputs.check_apart({"--out": out}, {"the trace itself": file, "what --lengths names": lengths})
     span = (duration_s("--start", start), None if duration is None else duration_s("--duration", duration))
+    say_doubts(file, trace_format, column, lengths, {"--cv": (cv, CV), "--noise": (noise, NOISE)})
     options: dict[str, Any] = {
         "lengths": lengths,
         "shape": (prompt_tokens, output_tokens),

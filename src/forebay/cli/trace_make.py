@@ -42,7 +42,7 @@ def command(
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.", min=0)] = 0,
 ) -> None:
     """Make up weeks of traffic: daily and weekly cycles, holidays, growth, launches, bursts, lengths fitted to public traces."""
-    from forebay.app.trace_making import made, parse_plan
+    from forebay.app.trace_making import made, parse_plan, unmade
 
     plan = parse_plan(
         kinds=weights("--kinds", kinds),
@@ -57,6 +57,8 @@ def command(
         day_noise=day_noise,
         cv=cv,
     )
+    for told in unmade(plan):
+        output.aside(told)
     console = output.console(stderr=True)
     columns = (TextColumn("making {task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal) as progress:

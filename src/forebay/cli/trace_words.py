@@ -1,5 +1,8 @@
 """Words that the verbs of ``forebay trace`` share: formats, durations, weights of tiers, and what became of rows."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from forebay.cli import output
 from forebay.demand.counts import Counts
 from forebay.demand.trace import FORMATS as REQUEST_FORMATS
@@ -32,6 +35,26 @@ def weights(option: str, text: str) -> dict[str, float]:
             raise BadInput(f"{option}: found {part!r}, allowed: NAME=NUMBER,NAME=NUMBER, each name once, numbers above 0 to {WEIGHT_MAX:g}")
         found[name] = value
     return found
+
+
+def say_doubts(
+    file: Path,
+    trace_format: str,
+    column: str,
+    lengths: Path | None = None,
+    drawing: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    pool_said: bool = False,
+) -> None:
+    """Say on stderr, before anybody waits, what is not used of the options given, and times that look like milliseconds.
+
+    ``drawing``: values and defaults of options that say how requests are drawn. Raises BadInput for a file that can't be used.
+    """
+    from forebay.app.trace_doubts import doubts  # numpy and its like: not for verbs that don't count
+
+    given = [f"{option} {value:g}" for option, (value, default) in (drawing or {}).items() if value != default]
+    for told in doubts(file, trace_format, column=column, lengths=lengths, drawing=given, pool_said=pool_said):
+        output.aside(told)
 
 
 def say_counts(counts: Counts, of: str = "") -> None:

@@ -131,6 +131,12 @@ def dates_us(cells: Cells, column: int) -> npt.NDArray[np.int64] | None:
     return result
 
 
+def has_zone(cells: Cells, column: int) -> bool:
+    """Whether the first date of the block says its zone, UTC as `dates_us` reads it."""
+    text = cells.data[cells.starts[column][0] : cells.ends[column][0]].tobytes()
+    return text.endswith((b"Z", b"+00:00"))
+
+
 def _without_zone(data: Bytes, start: Places, end: Places) -> Places:
     """Ends less ``Z`` or ``+00:00``."""
     end = end - (data[end - 1] == ord("Z")).astype(np.int64)

@@ -7,27 +7,26 @@ right what is out of order within a block and ``REORDER_ROWS_MAX`` rows.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from forebay.demand import blocks
+from forebay.demand import blocks, named
 from forebay.demand.arrays import Arrivals, ArrivalSource, by_time, empty, in_chunks, joined, taken
 from forebay.demand.counts import Counts
+from forebay.demand.json_blocks import JsonBlocks, since_first
 from forebay.demand.prefixes import Prefixes
+from forebay.demand.summer_time import SkippedHour
 from forebay.demand.synthesis import UNSAID, bare
 from forebay.demand.trace import (
     AZURE_COLUMNS,
     BURSTGPT_COLUMNS,
     FORMATS,
-    GROUPS_MAX,
     REORDER_ROWS_MAX,
     REPEATS_SHARE_MAX,
     ROW_COLUMNS,
     SECONDS_MAX,
-    TIME_COLUMNS,
     TOKENS_MAX,
     WALL_S_MAX,
     Place,
@@ -41,8 +40,8 @@ from forebay.domain.errors import BadInput
 
 TIERS_MAX = 64
 """Names of tiers that a trace may bring along."""
+TIME_KINDS = {"at_s": "seconds", "wall_s": "unix", "timestamp": "either"}
 _Fast = Callable[[bytes], Arrivals | None]
-_Tokens = Annotated[int, msgspec.Meta(ge=1, le=TOKENS_MAX)]
 
 
 class Reader:
@@ -58,9 +57,9 @@ class Reader:
         renamed: Mapping[str, str] | None = None,
         counts: Counts | None = None,
     ) -> None:
-        """``tiers``: names, most important first (None: those the trace brings, as they come); ``renamed``: what a CSV calls our columns.
+        """``tiers``: names, most important first (None: those the trace brings, as they come).
 
-        Raises BadInput for an unknown format.
+        ``renamed``: what a CSV, or JSON lines, call our columns. Raises BadInput for an unknown format.
         """
         if trace_format not in FORMATS:
             raise BadInput(f"trace format {trace_format!r}; allowed: {', '.join(FORMATS)}")
@@ -82,7 +81,9 @@ class Reader:
         """
         raw = (self._block(block) for block in whole_lines)
         ordered = _reordered(raw, self.counts, self.place) if self._lenient else raw
+        skipped = SkippedHour(self.place.since, self.counts)
         for chunk in ordered:
+            skipped.saw(chunk.at_s)
             yield from in_chunks(chunk)
 
     @property
@@ -104,12 +105,12 @@ class Reader:
             with suppress(BadInput):
                 self._slow(tail.decode("utf-8", "replace").strip())
         elif self._fast is not None:
-            line = self.place.line
+            before = (self.place.line, self.counts.failures, self.counts.unanswered)
             rows = self._fast(block)
             if rows is not None and self._plain(rows):
                 self.counts.rows += len(rows.at_s)
                 return rows
-            self.place.line = line
+            self.place.line, self.counts.failures, self.counts.unanswered = before
         return self._row_by_row(block)
 
     def _begin(self, block: bytes) -> bytes:
@@ -173,7 +174,7 @@ class Reader:
         if row is None:
             return None
         if row.at_s > SECONDS_MAX:
-            raise beyond(row.at_s, self.place)
+            raise beyond(row.at_s, float(self._last_s), self.place)
         tier = self._tiers.get(row.tier, UNSAID)
         if row.tier and tier == UNSAID:
             if not self._learning or len(self._tiers) >= TIERS_MAX:
@@ -183,7 +184,8 @@ class Reader:
         if not self._lenient and row.at_s < self._last_s:
             raise backwards(row.at_s, float(self._last_s), self.place)
         self._last_s = row.at_s
-        return row.at_s, row.prompt_tokens, row.output_tokens, tier, row.group, row.shared_tokens
+        self.counts.unanswered += row.output_tokens == 0
+        return row.at_s, row.prompt_tokens, max(row.output_tokens, 1), tier, row.group, row.shared_tokens
 
 
 def _reordered(raw: Iterator[Arrivals], counts: Counts, place: Place) -> ArrivalSource:
@@ -216,10 +218,12 @@ class _Plan(NamedTuple):
     width: int
     at: int
     kind: str
-    """Of the time: ``date``, ``seconds`` or ``unix``."""
+    """Of the time: ``date``, ``seconds``, ``unix``, or ``either`` of the first two."""
     prompt: int
     output: int
     least_output: int
+    failures: bool = False
+    """Rows of no output tokens are failures, and left out; else they are taken for one token."""
     tier: int | None = None
     group: int | None = None
     shared: int | None = None
@@ -227,7 +231,7 @@ class _Plan(NamedTuple):
 
 def _fast(trace_format: str, header: str, place: Place, tiers: Mapping[str, int], counts: Counts) -> _Fast | None:
     if trace_format in ("jsonl", "ledger"):
-        return lambda block: _json_lines(block, place, tiers)
+        return JsonBlocks(header, place, tiers, counts).read
     plan = _plan(trace_format, header, place)
     return None if plan is None else lambda block: _plain(block, plan, place, tiers, counts)
 
@@ -238,15 +242,14 @@ def _plan(trace_format: str, header: str, place: Place) -> _Plan | None:
         return _Plan(width, at, "date", prompt, output, 1)
     if trace_format == "burstgpt":
         (at, prompt, output), width = columns(header, BURSTGPT_COLUMNS, place)
-        return _Plan(width, at, "seconds", prompt, output, 0)
-    names = [name.strip() for name in header.split(",")]
-    called = {name: place.columns.get(name, name) for name in (*TIME_COLUMNS, *ROW_COLUMNS)}
-    when = next((name for name in TIME_COLUMNS if called[name] in names), "timestamp")
-    if trace_format != "csv" or when == "timestamp":
+        return _Plan(width, at, "seconds", prompt, output, 0, failures=True)
+    if trace_format != "csv":
         return None
-    (at, prompt, output), width = columns(header, (called[when], called["prompt_tokens"], called["output_tokens"]), place)
+    names = named.header_names(header)
+    kind, called = named.time_kind(place.columns, names), named.called(place.columns, names)
+    at, prompt, output = (names.index(called[name]) for name in (kind, "prompt_tokens", "output_tokens"))
     tier, group, shared = (names.index(called[name]) if called[name] in names else None for name in ROW_COLUMNS[2:])
-    return _Plan(width, at, "unix" if when == "wall_s" else "seconds", prompt, output, 1, tier, group, shared)
+    return _Plan(len(names), at, TIME_KINDS[kind], prompt, output, 0, tier=tier, group=group, shared=shared)
 
 
 def _plain(block: bytes, plan: _Plan, place: Place, tiers: Mapping[str, int], counts: Counts) -> Arrivals | None:
@@ -266,19 +269,28 @@ def _plain(block: bytes, plan: _Plan, place: Place, tiers: Mapping[str, int], co
         return None
     place.line += len(prompt)
     rows = rows._replace(at_s=at_s)
-    failed = int(np.count_nonzero(output == 0))
-    counts.failures += failed
-    return taken(rows, output > 0) if failed else rows
+    empty_handed = int(np.count_nonzero(output == 0))
+    if not empty_handed:
+        return rows
+    if plan.failures:
+        counts.failures += empty_handed
+        return taken(rows, output > 0)
+    counts.unanswered += empty_handed
+    return rows._replace(output_tokens=np.maximum(rows.output_tokens, 1))
 
 
 def _times(cells: blocks.Cells, plan: _Plan, rows: Arrivals, place: Place) -> npt.NDArray[np.float64] | None:
-    if plan.kind == "seconds":
-        return blocks.decimals(cells, plan.at)
-    if plan.kind == "date":
+    numbers = blocks.decimals(cells, plan.at) if plan.kind in ("seconds", "either") else None
+    if numbers is not None or plan.kind == "seconds":
+        return numbers
+    if plan.kind in ("date", "either"):
         wall_us = blocks.dates_us(cells, plan.at)
         _, prompt, output, *_ = rows
         if wall_us is None:
             return None
+        place.since.zoneless = place.since.zoneless or not blocks.has_zone(cells, plan.at)
+        if plan.kind == "either":
+            return since_first(wall_us, place)
         alike = (wall_us[1:] == wall_us[:-1]) & (prompt[1:] == prompt[:-1]) & (output[1:] == output[:-1])
         # Copies, it seems: the exact reader says where they begin.
         if np.count_nonzero(alike) > REPEATS_SHARE_MAX * place.line:
@@ -288,13 +300,7 @@ def _times(cells: blocks.Cells, plan: _Plan, rows: Arrivals, place: Place) -> np
         if wall_s is None or wall_s.max() > WALL_S_MAX:
             return None
         wall_us = np.rint(wall_s * 1e6).astype(np.int64)
-    return _since_first(wall_us, place)
-
-
-def _since_first(wall_us: npt.NDArray[np.int64], place: Place) -> npt.NDArray[np.float64]:
-    place.since.of_us(int(wall_us[0]))
-    assert place.since.origin_us is not None
-    return (wall_us - place.since.origin_us) / 1e6
+    return since_first(wall_us, place)
 
 
 def _with_more(rows: Arrivals, cells: blocks.Cells, plan: _Plan, tiers: Mapping[str, int]) -> Arrivals | None:
@@ -310,46 +316,3 @@ def _with_more(rows: Arrivals, cells: blocks.Cells, plan: _Plan, tiers: Mapping[
             return None
         rows = rows._replace(group=group, shared_tokens=np.where(group < 0, 0, shared).astype(np.int32))
     return rows
-
-
-class _Line(msgspec.Struct, gc=False):
-    """A plain row of JSON; anything else is for the exact reader."""
-
-    prompt_tokens: _Tokens
-    output_tokens: _Tokens
-    at_s: Annotated[float, msgspec.Meta(ge=0)] = -1.0
-    wall_s: Annotated[float, msgspec.Meta(ge=0, le=1e11)] = -1.0
-    tier: str = ""
-    group: Annotated[int, msgspec.Meta(ge=-1, lt=GROUPS_MAX)] = -1
-    shared_tokens: Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)] = 0
-
-
-_LINES = msgspec.json.Decoder(_Line)
-
-
-def _json_lines(block: bytes, place: Place, tiers: Mapping[str, int]) -> Arrivals | None:
-    try:
-        lines = _LINES.decode_lines(block)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    count = len(lines)
-    if not count or count != block.count(b"\n"):
-        return None
-    prompt = np.fromiter((line.prompt_tokens for line in lines), np.int32, count)
-    group = np.fromiter((line.group for line in lines), np.int64, count)
-    shared = np.fromiter((line.shared_tokens for line in lines), np.int32, count)
-    if np.any(shared > prompt):
-        return None
-    at_s = np.fromiter((line.at_s for line in lines), np.float64, count)
-    if at_s.min() < 0:
-        wall_s = np.fromiter((line.wall_s for line in lines), np.float64, count)
-        if at_s.max() >= 0 or wall_s.min() < 0:
-            return None
-        at_s = _since_first(np.rint(wall_s * 1e6).astype(np.int64), place)
-    rows = bare(at_s, prompt, np.fromiter((line.output_tokens for line in lines), np.int32, count))
-    try:
-        tier = np.fromiter((tiers[line.tier] if line.tier else UNSAID for line in lines), np.int16, count)
-    except KeyError:
-        return None
-    place.line += count
-    return rows._replace(tier=tier, group=group, shared_tokens=shared)

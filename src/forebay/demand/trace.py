@@ -7,135 +7,76 @@ less than ``REORDER_ROWS_MAX`` rows. Opening files, unpacking and decoding bytes
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from forebay.demand import named
 from forebay.demand.counts import HOUR_S, SUMMER_TIME, Counts
-from forebay.demand.prefixes import BLOCK_TOKENS, Prefixes
+from forebay.demand.prefixes import BLOCK_TOKENS
+from forebay.demand.rows import (
+    FOUND_CHARS_MAX,
+    GROUPS_MAX,
+    ROW_COLUMNS,
+    SECONDS_MAX,
+    TIME_COLUMNS,
+    TOKENS_MAX,
+    UNIX_MS_MAX,
+    UNIX_MS_MIN,
+    UNIX_S_MIN,
+    WALL_S_MAX,
+    ParserMaker,
+    Place,
+    RowParser,
+    TraceRow,
+    cells_of,
+    columns,
+    count_of,
+    json_object,
+    seconds_of,
+    tokens_of,
+)
 from forebay.domain.errors import BadInput
 
-TOKENS_MAX = 10_000_000
-"""Longest prompt or output a row may have: beyond it, the row is a mistake."""
+__all__ = [
+    "FORMATS",
+    "FOUND_CHARS_MAX",
+    "GROUPS_MAX",
+    "RATE_FORMATS",
+    "ROW_COLUMNS",
+    "SECONDS_MAX",
+    "TIME_COLUMNS",
+    "TOKENS_MAX",
+    "WALL_S_MAX",
+    "Place",
+    "TraceRow",
+    "columns",
+    "guess",
+    "in_order",
+    "read",
+    "unknown",
+]
+
+AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+BURSTGPT_COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
+INPUT, OUTPUT = "input_length", "output_length"
+"""Keys of a Mooncake row."""
 REORDER_ROWS_MAX = 4096
 """Rows held back in lenient reading to put them in order."""
-FOUND_CHARS_MAX = 80
 REPEATS_SHARE_MAX = 0.01
 """An Azure trace ticks in microseconds: a row or two in a million come again by chance, more of them are copies."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-SECONDS_MAX = 100_000_000
-"""Latest second of a trace, about three years: arrivals are counted by the second when it is opened."""
-UNIX_S_MIN = 1e9
-"""Seconds from here on look like Unix time (2001)."""
-UNIX_MS_MIN, UNIX_MS_MAX = 1e12, 1e14
-"""Numbers between them look like Unix time in milliseconds."""
-TIME_COLUMNS = ("at_s", "wall_s", "timestamp")
-"""Seconds of the trace, Unix time, or seconds or a date: the first of them that a row has."""
-ROW_COLUMNS = ("prompt_tokens", "output_tokens", "tier", "group", "shared_tokens")
-GROUPS_MAX = 1_000_000_000
-WALL_S_MAX = 1e11
-BURSTGPT_COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 
 
-class TraceRow(msgspec.Struct, frozen=True, gc=False):
-    """One request: when (seconds of the trace), how long its prompt and its answer, and in which tier ("" = not said)."""
-
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
-    tier: str = ""
-    group: int = -1
-    """Requests of one group share a prefix; -1: none."""
-    shared_tokens: int = 0
-    """Leading prompt tokens shared with earlier requests of the group."""
-
-
-class SinceFirst:
-    """Dates and Unix times as seconds since the first one read; a date without a zone is taken for UTC."""
-
-    def __init__(self) -> None:
-        self.origin_us: int | None = None
-        """Unix time of the first, in whole microseconds; None while there was none."""
-
-    def of_us(self, wall_us: int) -> float:
-        """Seconds since the first."""
-        if self.origin_us is None:
-            self.origin_us = wall_us
-        return (wall_us - self.origin_us) / 1e6
-
-    def of_date(self, text: str, place: "Place") -> float:
-        """The same for a date and time as text."""
-        return self.of_us((_moment(text, place) - _EPOCH) // _MICROSECOND)
-
-
-class Place:
-    """Where the reader is (errors name it), and what rows have in common: their origin in time, and prefixes already seen."""
-
-    def __init__(self, name: str, columns: Mapping[str, str] | None = None, prefixes: Prefixes | None = None) -> None:
-        self.name = name
-        self.line = 0
-        self.since = SinceFirst()
-        self.columns = dict(columns or {})
-        """Of a CSV: what its own columns are called, by Forebay's names for them."""
-        self.prefixes = prefixes
-        """None: hashes of prefixes are not looked at."""
-
-    def error(self, what: str, found: object, allowed: str) -> BadInput:
-        text = str(found)
-        if len(text) > FOUND_CHARS_MAX:
-            text = text[:FOUND_CHARS_MAX] + "…"
-        return BadInput(f"{self.name}:{self.line}: {what}: found {text!r}, allowed: {allowed}")
-
-
-_RowParser = Callable[[str], TraceRow | None]
-_ParserMaker = Callable[[str, Place], tuple[_RowParser, bool]]
-
-
-def _tokens(text: str, what: str, place: Place, least: int, most: int = TOKENS_MAX) -> int:
-    stripped = text.strip()
-    if not (stripped.isascii() and stripped.isdigit()) or len(stripped) > 12 or not least <= int(stripped) <= most:
-        raise place.error(what, text, f"a whole number from {least} to {most}")
-    return int(stripped)
-
-
-def _cells(line: str, count: int, place: Place) -> list[str]:
-    cells = line.split(",")
-    if len(cells) != count:
-        raise place.error(f"a row of {len(cells)} fields", line, f"{count} fields, as in the header")
-    return cells
-
-
-def columns(header: str, wanted: tuple[str, ...], place: Place) -> tuple[list[int], int]:
-    """Where the ``wanted`` columns stand, and how many there are; raises BadInput where one is missing."""
-    names = [name.strip().strip('"') for name in header.split(",")]
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        raise place.error(f"the header lacks {', '.join(missing)}", header, f"a first line with the columns {', '.join(wanted)}")
-    return [names.index(name) for name in wanted], len(names)
-
-
-def _moment(text: str, place: Place) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise place.error("timestamp", text, "a date and time such as 2023-11-16 18:17:03.9799600 or 2024-05-10 00:00:00+00:00") from None
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-
-
-def _azure(header: str, place: Place) -> tuple[_RowParser, bool]:
+def _azure(header: str, place: Place) -> tuple[RowParser, bool]:
     (at, prompt, output), width = columns(header, AZURE_COLUMNS, place)
     before: tuple[str, str, str] | None = None
     repeats = 0
 
     def parse(line: str) -> TraceRow:
         nonlocal before, repeats
-        cells = _cells(line, width, place)
-        prompt_tokens = _tokens(cells[prompt], AZURE_COLUMNS[1], place, 1)
-        output_tokens = _tokens(cells[output], AZURE_COLUMNS[2], place, 1)
+        cells = cells_of(line, width, place)
+        prompt_tokens = tokens_of(cells[prompt], AZURE_COLUMNS[1], place, 1)
+        output_tokens = tokens_of(cells[output], AZURE_COLUMNS[2], place, 1)
         at_s = place.since.of_date(cells[at], place)
         before, last = (cells[at], cells[prompt], cells[output]), before
         repeats += before == last
@@ -146,49 +87,25 @@ def _azure(header: str, place: Place) -> tuple[_RowParser, bool]:
     return parse, True
 
 
-def _seconds(value: object, what: str, place: Place) -> float:
-    try:
-        seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    if isinstance(value, bool) or not math.isfinite(seconds) or seconds < 0:
-        raise place.error(what, value, "a number of at least 0")
-    return seconds
-
-
-def _burstgpt(header: str, place: Place) -> tuple[_RowParser, bool]:
+def _burstgpt(header: str, place: Place) -> tuple[RowParser, bool]:
     (at, prompt, output), width = columns(header, BURSTGPT_COLUMNS, place)
 
     def parse(line: str) -> TraceRow | None:
-        cells = _cells(line, width, place)
-        at_s = _seconds(cells[at].strip(), BURSTGPT_COLUMNS[0], place)
-        output_tokens = _tokens(cells[output], BURSTGPT_COLUMNS[2], place, 0)
+        cells = cells_of(line, width, place)
+        at_s = seconds_of(cells[at].strip(), BURSTGPT_COLUMNS[0], place)
+        output_tokens = tokens_of(cells[output], BURSTGPT_COLUMNS[2], place, 0)
         if output_tokens == 0:
             return None
-        return TraceRow(at_s, _tokens(cells[prompt], BURSTGPT_COLUMNS[1], place, 1), output_tokens)
+        return TraceRow(at_s, tokens_of(cells[prompt], BURSTGPT_COLUMNS[1], place, 1), output_tokens)
 
     return parse, True
 
 
-def _object(line: str, place: Place) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        raise place.error("not a JSON object", line, "one JSON object a line") from None
-
-
-def _count(item: dict[str, Any], key: str, place: Place) -> int:
-    value = item.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= TOKENS_MAX:
-        raise place.error(key, "nothing" if value is None else value, f"a whole number from 1 to {TOKENS_MAX}")
-    return value
-
-
-def _mooncake(_: str, place: Place) -> tuple[_RowParser, bool]:
+def _mooncake(_: str, place: Place) -> tuple[RowParser, bool]:
     def parse(line: str) -> TraceRow:
-        item = _object(line, place)
-        at_s = _seconds(item.get("timestamp"), "timestamp", place) / 1000
-        row = TraceRow(at_s, _count(item, "input_length", place), _count(item, "output_length", place))
+        item = json_object(line, place)
+        at_s = seconds_of(item.get("timestamp"), "timestamp", place) / 1000
+        row = TraceRow(at_s, count_of(item.get(INPUT), INPUT, place), count_of(item.get(OUTPUT), OUTPUT, place))
         hashes = item.get("hash_ids")
         if place.prefixes is None or not hashes:
             return row
@@ -201,93 +118,38 @@ def _mooncake(_: str, place: Place) -> tuple[_RowParser, bool]:
     return parse, False
 
 
-def _jsonl(_: str, place: Place) -> tuple[_RowParser, bool]:
-    def parse(line: str) -> TraceRow:
-        item = _object(line, place)
-        prompt_tokens, output_tokens = _count(item, "prompt_tokens", place), _count(item, "output_tokens", place)
-        tier = item.get("tier", "")
-        if not isinstance(tier, str):
-            raise place.error("tier", tier, "a text, or no tier at all")
-        group, shared = item.get("group", -1), item.get("shared_tokens", 0)
-        if type(group) is not int or not -1 <= group < GROUPS_MAX:
-            raise place.error("group", group, f"a whole number from -1 to {GROUPS_MAX}, or no group at all")
-        if type(shared) is not int or not 0 <= shared <= prompt_tokens:
-            raise place.error("shared_tokens", shared, "a whole number from 0 to the prompt_tokens, or none at all")
-        key = next((key for key in TIME_COLUMNS if key in item), TIME_COLUMNS[0])
-        return TraceRow(_when(item.get(key), key, place), prompt_tokens, output_tokens, tier, group, shared)
-
-    return parse, False
-
-
-def _when(value: object, key: str, place: Place) -> float:
-    if key == "timestamp" and isinstance(value, str):
-        return place.since.of_date(value, place)
-    seconds = _seconds(value, "at_s (or wall_s, or timestamp)" if value is None else key, place)
-    if key == "wall_s":
-        if seconds > WALL_S_MAX:
-            hint = "; milliseconds, divided by 1000, are seconds" if UNIX_MS_MIN <= seconds <= UNIX_MS_MAX else ""
-            raise place.error(key, value, f"Unix time in seconds, up to {WALL_S_MAX:.0f}{hint}")
-        return place.since.of_us(round(seconds * 1e6))
-    return seconds
-
-
-def _csv(header: str, place: Place) -> tuple[_RowParser, bool]:
-    names = [name.strip().strip('"') for name in header.split(",")]
-    wanted = {name: place.columns.get(name, name) for name in (*TIME_COLUMNS, *ROW_COLUMNS)}
-    at = next((name for name in TIME_COLUMNS if wanted[name] in names), None)
-    if at is None:
-        raise place.error("the header lacks a time", header, f"a first line with one of {', '.join(wanted[name] for name in TIME_COLUMNS)}")
-    (when, prompt, output), width = columns(header, (wanted[at], wanted["prompt_tokens"], wanted["output_tokens"]), place)
-    tier, group, shared = (names.index(wanted[name]) if wanted[name] in names else None for name in ROW_COLUMNS[2:])
-
-    def parse(line: str) -> TraceRow:
-        cells = [cell.strip().strip('"') for cell in _cells(line, width, place)]
-        prompt_tokens = _tokens(cells[prompt], wanted["prompt_tokens"], place, 1)
-        output_tokens = _tokens(cells[output], wanted["output_tokens"], place, 1)
-        at_s = _when(_date_or_number(cells[when]), at, place)
-        group_id, shared_tokens = -1, 0
-        if group is not None and cells[group] not in ("", "-1"):
-            group_id = _tokens(cells[group], wanted["group"], place, 0, GROUPS_MAX)
-            shared_tokens = _tokens(cells[shared], wanted["shared_tokens"], place, 0, prompt_tokens) if shared is not None else 0
-        return TraceRow(at_s, prompt_tokens, output_tokens, cells[tier] if tier is not None else "", group_id, shared_tokens)
-
-    return parse, True
-
-
-def _date_or_number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-FORMATS: dict[str, _ParserMaker] = {
+FORMATS: dict[str, ParserMaker] = {
     "azure": _azure,
     "mooncake": _mooncake,
     "burstgpt": _burstgpt,
-    "jsonl": _jsonl,
-    "csv": _csv,
-    "ledger": _jsonl,
+    "jsonl": named.json_lines,
+    "csv": named.csv,
+    "ledger": named.json_lines,
 }
 """By name. A maker gets the first line (a header or not) and says whether it took it for a header."""
 RATE_FORMATS = ("azure2024-rate", "o365", "servegen")
 """Rates over time, without requests: see `demand.series` and `demand.servegen`."""
 
 
-def guess(first_line: str) -> str:
-    """The name of the format that ``first_line`` looks like, or ""."""
+def guess(first_line: str, renamed: Mapping[str, str] | None = None) -> str:
+    """The name of the format that ``first_line`` looks like, or "". ``renamed``: what a file of one's own calls our columns."""
     line = first_line.lstrip("\ufeff").strip()
-    for name, sign in (
-        ("azure", AZURE_COLUMNS[1]),
-        ("burstgpt", BURSTGPT_COLUMNS[1]),
-        ("mooncake", '"input_length"'),
-        ("ledger", '"wall_s"'),
-        ("jsonl", '"prompt_tokens"'),
-        ("csv", "prompt_tokens,"),
-    ):
+    for name, sign in (("azure", AZURE_COLUMNS[1]), ("burstgpt", BURSTGPT_COLUMNS[1]), ("mooncake", '"input_length"')):
         if sign in line:
             return name
-    return ""
+    if not line.startswith("{"):
+        return "csv" if renamed or named.in_header(line) else ""
+    if '"wall_s"' in line:
+        return "ledger"
+    return "jsonl" if renamed or any(f'"{name}"' in line for name in named.LENGTHS) else ""
+
+
+def unknown(line: str, formats: Iterable[str]) -> str:
+    """What to say of a first line that no format is known by: what it lacks to be a CSV or JSON lines of one's own."""
+    what, allowed = named.json_problem(line) if line.lstrip().startswith("{") else named.header_problem(line, {}) or ("", "")
+    found = line[:FOUND_CHARS_MAX]
+    other = f"or say what else it is: --trace-format {', '.join(formats)}"
+    return f"not a trace format that is known: {what}: found {found!r}, allowed: {allowed}; {other}"
 
 
 def read(
@@ -299,24 +161,34 @@ def read(
     counts: Counts | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Iterator[TraceRow]:
-    """Rows of the trace ``name`` in time order; ``columns``: what a CSV calls our columns.
+    """Rows of the trace ``name`` in time order; ``columns``: what a CSV, or JSON lines, call our columns.
 
     Raises BadInput naming file, line, what was found and what is allowed: for an unknown format or header always, for a
     broken or unsorted row unless ``lenient``, which counts it in ``counts`` and goes on.
     """
+    return in_order(lines, trace_format, name, counts or Counts(), lenient=lenient, columns=columns)[0]
+
+
+def in_order(
+    lines: Iterable[str], trace_format: str, name: str, counts: Counts, *, lenient: bool, columns: Mapping[str, str] | None
+) -> tuple[Iterator[TraceRow], Place]:
+    """`read`, and the place at which it is, which knows whether there were dates once rows were read."""
     if trace_format not in FORMATS:
         raise BadInput(f"trace format {trace_format!r}; allowed: {', '.join(FORMATS)}")
-    counts = counts or Counts()
     place = Place(name, columns)
     parsed = _parsed(lines, FORMATS[trace_format], place, lenient, counts)
-    return _reordered(parsed, counts, place) if lenient else parsed
+    return (_reordered(parsed, counts, place) if lenient else parsed), place
 
 
-def beyond(at_s: float, place: Place) -> BadInput:
-    """What is wrong with a row at ``at_s``, later than any trace lasts."""
-    hint = f"; Unix time is a column {TIME_COLUMNS[1]}" if UNIX_S_MIN <= at_s <= WALL_S_MAX else ""
+def beyond(at_s: float, last_s: float, place: Place) -> BadInput:
+    """What is wrong with a row at ``at_s``, later than any trace lasts; ``last_s`` is the time of the row before it, if there was one."""
     if UNIX_MS_MIN <= at_s <= UNIX_MS_MAX:
         hint = f"; is it Unix time in milliseconds? Divide it by 1000, and call the column {TIME_COLUMNS[1]}"
+    elif place.since.origin_us is None and at_s == int(at_s) and (at_s < UNIX_S_MIN or last_s > 0):
+        # Whole numbers that grew to here: Unix time would have been there from the first row on.
+        hint = "; are these milliseconds? Divide them by 1000"
+    else:
+        hint = f"; Unix time is a column {TIME_COLUMNS[1]}" if UNIX_S_MIN <= at_s <= WALL_S_MAX else ""
     return place.error("time", at_s, f"at most {SECONDS_MAX} s after the beginning ({SECONDS_MAX // 86_400} days){hint}")
 
 
@@ -332,8 +204,8 @@ def strictly(error: BadInput) -> BadInput:
     return BadInput(f"{error}; --lenient skips and counts such rows")
 
 
-def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bool, counts: Counts) -> Iterator[TraceRow]:
-    parse: _RowParser | None = None
+def _parsed(lines: Iterable[str], maker: ParserMaker, place: Place, lenient: bool, counts: Counts) -> Iterator[TraceRow]:
+    parse: RowParser | None = None
     last_s = -math.inf
     for raw in lines:
         place.line += 1
@@ -348,7 +220,7 @@ def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bo
         try:
             row = parse(line)
             if row is not None and row.at_s > SECONDS_MAX:
-                raise beyond(row.at_s, place)
+                raise beyond(row.at_s, last_s, place)
             if row is not None and row.at_s < last_s and not lenient:
                 raise backwards(row.at_s, last_s, place)
         except BadInput as error:
@@ -361,7 +233,14 @@ def _parsed(lines: Iterable[str], maker: _ParserMaker, place: Place, lenient: bo
             continue
         last_s = row.at_s
         counts.rows += 1
-        yield row
+        yield _answered(row, counts)
+
+
+def _answered(row: TraceRow, counts: Counts) -> TraceRow:
+    if row.output_tokens:
+        return row
+    counts.unanswered += 1
+    return msgspec.structs.replace(row, output_tokens=1)
 
 
 def _reordered(rows: Iterable[TraceRow], counts: Counts, place: Place) -> Iterator[TraceRow]:

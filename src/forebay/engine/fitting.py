@@ -22,7 +22,9 @@ DRAWS = 200
 INTERVAL = (5.0, 95.0)
 """Percentiles of the draws that bound a coefficient."""
 UNSURE = 0.5
-"""An interval wider than this fraction of its coefficient to either side identifies nothing."""
+"""An interval wider than this fraction of its coefficient, from end to end, identifies nothing."""
+LOOSE = 0.25
+"""Of one that is identified: an interval wider than this is said beside it."""
 WEIGHTLESS = 0.03
 """A coefficient that adds less than this to the largest step that was measured can't be told from noise, nor does it matter there."""
 OUTLIER_MADS = 6.0
@@ -69,6 +71,11 @@ class Coefficient(msgspec.Struct, frozen=True):
     high: float
     identified: bool
     because: str
+
+    @property
+    def loose(self) -> bool:
+        """Identified, and none too well."""
+        return self.identified and self.high - self.low > LOOSE * self.value
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -232,7 +239,7 @@ def _coefficient(name: str, value: float, draws: _Matrix, weight: float) -> Coef
     if weight < WEIGHTLESS:
         why = f"it adds {weight:.1%} to the largest step measured, which can't be told from noise"
         return Coefficient(name, value, low, high, False, why)
-    if low <= 0 or max(high - value, value - low) > UNSURE * value:
+    if low <= 0 or high - low > UNSURE * value:
         return Coefficient(name, value, low, high, False, "its interval is wider than half of it: measure a wider range, or for longer")
     return Coefficient(name, value, low, high, True, "")
 

@@ -7,12 +7,12 @@ import sys
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, islice
 from typing import IO, cast
 
 import msgspec
 
-from forebay.demand import span, trace
+from forebay.demand import milliseconds, span, trace
 from forebay.demand.counts import Counts
 from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_span
@@ -47,6 +47,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     lenient: bool = False
     tiers: Mapping[str, float] = {}
     """Weights by tier, for rows that don't name theirs."""
+    columns: Mapping[str, str] = {}
+    """What a file of one's own calls our columns."""
 
 
 def lines(path: str) -> Iterator[str]:
@@ -85,17 +87,16 @@ def load(selection: Selection, seed: int, counts: Counts) -> list[trace.TraceRow
     Raises BadInput for a file, format, row or span that can't be used, naming it.
     """
     text = lines(selection.path)
+    head = list(islice(text, milliseconds.ROWS_MAX))
+    text = chain(head, text)
     name = selection.trace_format
     if name == "auto":
-        first = next(text, "")
-        name = trace.guess(first)
+        first = head[0].lstrip("\ufeff").strip() if head else ""
+        name = trace.guess(first, selection.columns)
         if not name:
-            found = first.strip()[: trace.FOUND_CHARS_MAX] or "nothing"
-            allowed = ", ".join(trace.FORMATS)
-            raise BadInput(
-                f"{selection.path}:1: not a trace format that is known: found {found!r}; say which it is (--trace-format {allowed})"
-            )
-        text = chain((first,), text)
+            problem = trace.unknown(first, trace.FORMATS) if first else "the first line is empty; allowed: a header or a row of a trace"
+            raise BadInput(f"{selection.path}:1: {problem}")
+    counts.doubt = milliseconds.told(head, name, selection.path, selection.columns)
     last_s = None
 
     def watched(rows: Iterator[trace.TraceRow]) -> Iterator[trace.TraceRow]:
@@ -104,7 +105,7 @@ def load(selection: Selection, seed: int, counts: Counts) -> list[trace.TraceRow
             last_s = row.at_s
             yield row
 
-    parsed = watched(trace.read(text, name, selection.path, lenient=selection.lenient, counts=counts))
+    parsed = watched(trace.read(text, name, selection.path, lenient=selection.lenient, counts=counts, columns=selection.columns))
     rows = span.scaled(parsed, selection.rate_scale, random.Random(f"{seed}/scale"))
     rows = span.window(rows, selection.start_s, selection.duration_s)
     if selection.tiers:
@@ -117,6 +118,10 @@ def load(selection: Selection, seed: int, counts: Counts) -> list[trace.TraceRow
             )
         chosen.append(row)
     if not chosen:
-        where = "the trace has no rows" if last_s is None else f"its rows that were read end at {format_duration(last_s)}"
+        where = (
+            counts.nothing_left() or "the trace has no rows"
+            if last_s is None
+            else f"its rows that were read end at {format_duration(last_s)}"
+        )
         raise BadInput(f"{selection.path}: no row in the span {format_span(selection.start_s, selection.duration_s)}: {where}")
     return chosen

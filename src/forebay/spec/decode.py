@@ -1,5 +1,6 @@
 """Text to `Spec`: read by the tables first, then built and checked as a whole; every problem of every file at once."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from forebay.spec.types import CalendarEntry, Limits, Pool, Spec, Tls
 
 __all__ = ["BadSpec", "Problem", "decode"]
 
+_OF_PROFILES = dataclasses.replace(ROOT, fields=tuple(dataclasses.replace(field, required=False) for field in ROOT.fields))
 _DAYS = {"all": (0, 1, 2, 3, 4, 5, 6), "weekdays": (0, 1, 2, 3, 4), "weekends": (5, 6)}
 
 
@@ -34,6 +36,18 @@ def decode(text: str, filename: str, profiles: Mapping[str, Profile], teams: Map
     problems.raise_if_any([filename, *teams])
     assert spec is not None, "a root that is not a mapping has been reported"
     return spec
+
+
+def decode_profiles(text: str, filename: str, shipped: Mapping[str, Profile]) -> tuple[dict[str, Profile], bool]:
+    """The profiles of the file's own, and whether it has pools as well: without, it is no configuration, and needn't be one.
+
+    Raises BadSpec with all that is wrong with what is written there.
+    """
+    problems = Problems()
+    root = _read(text, filename, _OF_PROFILES, problems)
+    found = {} if "*" in root.bad else build_profiles(root, shipped, problems)
+    problems.raise_if_any([filename])
+    return {name: each for name, each in found.items() if each is not None and name not in shipped}, "pools" in root
 
 
 def _read(text: str, file: str, record: Record, problems: Problems) -> Got:

@@ -3,10 +3,12 @@
 import pytest
 from lab_case import invoke, said
 
-from forebay.cli.calibrate import _print, command
-from forebay.domain.profile import StepLaw
-from forebay.engine.fitting import Coefficient, Coverage, Fitted
+from forebay.cli.calibrate import _print, _yaml, command
+from forebay.domain.profile import StepLaw, StepSpread
+from forebay.engine.catalogue import PROFILES
+from forebay.engine.fitting import COEFFICIENTS, Coefficient, Coverage, Fitted
 from forebay.loadgen.calibration import Measured
+from forebay.spec.decode import decode_profiles
 
 URL = "http://127.0.0.1:9"
 WHY = (
@@ -29,10 +31,46 @@ def test_the_table_fits_a_hundred_columns_and_says_below_what_was_not_identified
     _print(found, Measured("meta-llama/Llama-3.1-8B-Instruct", (), (), ()), "ending")
     told = capsys.readouterr().out
     assert max(map(len, told.splitlines())) <= 100
+    assert told.splitlines()[0].startswith("meta-llama/Llama-3.1-8B-Instruct: 0 windows of lockstep decoding, 0 lone")
     table = [line for line in told.splitlines() if line.startswith("│")]
     assert len(table) == 5, "no row is folded"
     assert "not identified" in table[2]
+    assert [line for line in told.splitlines() if "told?" in line]
     assert f"Not identified, per 1,000 KV tokens: {WHY}." in " ".join(told.split())
+
+
+def fitted(*laws):
+    """A result whose coefficients are these, by value, low and high."""
+    coefficients = tuple(Coefficient(name, *bounds, True, "") for name, bounds in zip(COEFFICIENTS, laws, strict=True))
+    law = StepLaw(*(value for value, _, _ in laws))
+    spread = StepSpread(0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5)
+    return Fitted(law, 0.016, coefficients, 0.002, 0.013, Coverage((1, 32), (80.0, 51284.0), (64, 1500)), ("x",), spread)
+
+
+LOOSE = fitted((0.010888379905492, 0.0108, 0.0109), (32.972e-6, 30e-6, 39e-6), (41.3123456789e-9, 41e-9, 42e-9), (0.0, 0.0, 0.0))
+
+
+def test_a_coefficient_that_is_told_loosely_is_said_so_beside_it(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    _print(LOOSE, Measured("m", (), (), ()), "ending")
+    told = capsys.readouterr().out
+    (row,) = (line for line in told.splitlines() if "per decoding sequence" in line and line.startswith("│"))
+    assert "loosely" in row
+    assert "Loosely told, per decoding sequence: its interval is 27% of it." in told
+
+
+def test_the_profile_is_written_in_units_people_read_and_its_lines_are_whole(monkeypatch, capsys):
+    """Nanoseconds with six digits after the point; a terminal's width cut a line into two, and a copy of it was no YAML."""
+    monkeypatch.setenv("COLUMNS", "60")
+    text = _yaml(LOOSE, Measured("m", (), (), ()), "mine", "llama-3.1-8b-h100")
+    assert "      base: 10.88838ms\n      per_sequence: 32.972us\n      per_kv_token: 41.31235ns\n      per_prefill_token: 0ns\n" in text
+    assert "    # told loosely: per_sequence_s\n" in text
+    _print(LOOSE, Measured("m", (), (), ()), text)
+    assert text in capsys.readouterr().out
+    profiles, has_pools = decode_profiles(text, "mine.yaml", PROFILES)
+    assert not has_pools
+    for name in COEFFICIENTS:
+        assert getattr(profiles["mine"].law, name) == pytest.approx(getattr(LOOSE.law, name), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from forebay.app.lab import replica_rate
 from forebay.cli import plan_inputs
 from forebay.cli.plan import app
 from forebay.domain.errors import BadInput
@@ -140,8 +141,8 @@ def test_lenient_reading_is_counted_aloud_and_its_lengths_are_read_leniently_too
     assert "rows skipped: 1 broken; the first broken one" in told
     assert "rows put in order: 1; time goes back by up to 3s" in told
     with pytest.raises(BadInput, match="time goes back"):
-        plan_inputs.measured_rate(spec_of(rising.parent), None, rising, False, 1.0)
-    assert plan_inputs.measured_rate(spec_of(rising.parent), None, rising, True, 1.0).prompt_tokens == 9
+        plan_inputs.measured_rate(spec_of(rising.parent), None, rising, None, False, 1.0)
+    assert plan_inputs.measured_rate(spec_of(rising.parent), None, rising, None, True, 1.0).prompt_tokens == 9
 
 
 def spec_of(folder: Path) -> Path:
@@ -263,3 +264,15 @@ def test_a_fleet_that_costs_more_than_a_fixed_one_is_not_said_to_save():
     assert "saved" not in told
     assert "$-" not in told
     assert "a buffer of 5" in " ".join(told.split())
+
+
+def test_a_trace_with_names_of_its_own_gives_rates_and_lengths(tmp_path, monkeypatch):
+    own = tmp_path / "own.csv"
+    own.write_text("when,in,out\n" + "".join(f"{157 * at + at % 7},9,3\n" for at in range(200)))
+    names = "at_s=when,prompt_tokens=in,output_tokens=out"
+    result = runner.invoke(app, ["size", "--qps-per-replica", "2", "--trace", str(own), "--column", names], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "its times look like milliseconds" in result.stderr
+    part = plan_inputs.TracePart(own, "auto", None, None, 1.0, names, None, False)
+    monkeypatch.setattr(replica_rate, "measured", lambda pool, tiers, lengths, replicas, clock: lengths.prompt_tokens_mean)
+    assert plan_inputs.measured_rate(spec_of(tmp_path), None, None, part, False, 1.0) == 9

@@ -140,3 +140,31 @@ def test_a_profile_of_ones_own_is_taken_from_a_configuration(tmp_path: Path) -> 
 def test_bad_input_says_what_is_allowed(words: list[str], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         runner.invoke(app, words, catch_exceptions=False)
+
+
+def test_a_file_of_profiles_alone_is_taken(tmp_path: Path) -> None:
+    """What `calibrate --write` leaves has no pools, and was refused for that."""
+    path = tmp_path / "prof.yaml"
+    path.write_text("profiles:\n  mine:\n    base: llama-3.1-8b-h100\n    step: {base: 9ms}\n")
+    assert "9.00 ms" in runner.invoke(app, ["show", "mine", "-c", str(path)]).stdout
+    assert runner.invoke(app, ["capacity", "mine", "-c", str(path)]).exit_code == 0
+    assert "mine" in runner.invoke(app, ["list", "-c", str(path)]).stdout
+    path.write_text(path.read_text() + "pools: {chat: {model: m, profile: demo, engine: {kind: emulated}}}\n")
+    assert "9.00 ms" in runner.invoke(app, ["show", "mine", "-c", str(path)]).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("profiles: {mine: {base: no-such}}", "profiles.mine.base: found"),
+        ("profiles: {mine: {step: {base: 9ms}}}", "profiles.mine.step.per_sequence: found nothing"),
+        ("tiers: {}", "pools: found nothing"),
+        ("profiles: {mine: {base: demo}}\npools: {chat: {model: m, profile: nix}}", "pools.chat.profile: found"),
+    ],
+)
+def test_what_is_wrong_with_a_file_of_profiles_is_said(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "prof.yaml"
+    path.write_text(text)
+    result = runner.invoke(app, ["list", "-c", str(path)])
+    assert isinstance(result.exception, BadInput)
+    assert words in str(result.exception)

@@ -71,8 +71,11 @@ def test_a_state_folder_of_up_is_a_trace_of_what_its_controller_saw(tmp_path):
     store.close()
     words = ["--spec", spec(tmp_path), "--no-bound", "-j", "1", "--policy", "static", "--json", "-", "--start", "5m"]
     for path in (state, state / STORE_FILE):
-        result = invoke(command, *words, "--trace", path, "--lengths", "unused.csv")
+        assert "--lengths: trace 'nofile.csv': No such file" in said(invoke(command, *words, "--trace", path, "--lengths", "nofile.csv"))
+        result = invoke(command, *words, "--trace", path, "--lengths", trace(tmp_path), "--noise", "0.3", "--column", "code")
         assert result.exception is None, result.exception
+        assert f"--noise 0.3 is not used: {path} has the rates as they were" in result.stderr
+        assert f"--column code is not used: {path} is a state folder" in result.stderr
         numbers = json.loads(result.stdout)
         assert (numbers["duration_s"], 30 < numbers["requests"] < 100) == (300, True)
         assert any(note.startswith("--lengths is not used") for note in numbers["notes"])

@@ -110,7 +110,7 @@ def test_lengths_come_from_another_trace_whatever_its_tiers(tmp_path):
     assert set(rows(opened(written(tmp_path, CLIENTS), lengths=of_clients)).output_tokens.tolist()) == {3}
     with pytest.raises(BadInput, match="has no lengths to draw"):
         opened(written(tmp_path, RATE), lengths=written(tmp_path, RATE, "other"))
-    with pytest.raises(BadInput, match="no rows to draw lengths from"):
+    with pytest.raises(BadInput, match="no lengths to draw: the trace has no rows"):
         opened(written(tmp_path, RATE), lengths=written(tmp_path, AZURE.splitlines()[0], "none"))
 
 
@@ -160,7 +160,7 @@ def test_broken_rows_are_counted_where_that_is_asked_for(tmp_path):
         (RATE, {"cv": -1.0}, "variation: found -1"),
         (RATE, {"shape": (0, 5)}, "shape: mean lengths of 0"),
         (AZURE, {"tier_weights": {"gold": 1.0}}, "tier 'gold' is none of interactive, batch"),
-        ("a,b\n1,2\n", {}, "not a trace format that is known: found 'a,b'"),
+        ("a,b\n1,2\n", {}, "not a trace format that is known: the header lacks a time and prompt_tokens and output_tokens: found 'a,b'"),
         ("", {}, "t: the file is empty; allowed: a trace of one row or more"),
         ("\n# a comment\n\n", {}, "the file has no rows, only comments and empty lines"),
         ("#\n" * 51 + AZURE, {}, "its first 50 lines are comments or empty"),

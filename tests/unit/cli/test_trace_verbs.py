@@ -146,6 +146,63 @@ def test_traffic_that_can_not_be_made_is_explained(tmp_path, options, words):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_holidays_and_launches_outside_the_span_are_said(tmp_path):
+    words = ("make", "-o", tmp_path / "t.csv", "--rate", "0.1/s", "--duration", "30h", "--time-zone", "Europe/Berlin")
+    calendar = {"--launch": ("2026-01-06T05:59=2", "2026-01-06T06:00=2", "2026-01-04T10:00=1.5"), "--holiday": ("2026-01-06", "2026-01-07")}
+    said = run(*words, *(word for option, values in calendar.items() for value in values for word in (option, value))).stderr
+    assert "--launch 2026-01-06T06:00 changes nothing: it is after the span, 2026-01-05 to 2026-01-06T06:00" in said
+    assert "--launch 2026-01-04T10:00 is before the span, 2026-01-05 to 2026-01-06T06:00: all of the traffic is multiplied by 1.5" in said
+    assert "--holiday 2026-01-07 changes nothing: it is outside the span" in said
+    assert "05:59" not in said
+    assert "--holiday 2026-01-06 " not in said
+
+
+def test_a_file_of_one_s_own_is_read_by_the_names_that_are_said(tmp_path):
+    own = tmp_path / "own.jsonl"
+    own.write_text("".join(f'{{"ts": {at}, "prompt_tokens": 5, "completion_tokens": {at % 3}}}\n' for at in range(30)))
+    with pytest.raises(BadInput, match=r"did you mean --column timestamp=ts\?"):
+        run("stats", own)
+    result = run("stats", own, "--column", "timestamp=ts")
+    assert "30 requests in 30s" in result.stdout
+    assert "rows without output, taken for one token each: 10" in result.stderr
+    secs = tmp_path / "secs.csv"
+    secs.write_text("time,input_tokens,n\n0.5,1,1\n1.5,2,2\n")
+    assert "2 requests" in run("stats", secs, "--column", "at_s=time,prompt_tokens=input_tokens,output_tokens=n").stdout
+    changed = tmp_path / "changed.csv"
+    run("edit", own, "-o", changed, "--column", "timestamp=ts", "--do", "scale factor=2")
+    assert "60 requests" in run("stats", changed).stdout
+
+
+def test_rows_that_are_all_broken_are_counted_and_the_first_is_told(tmp_path):
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"ts": 1, "prompt_tokens": 5}\n' * 1200)
+    with pytest.raises(
+        BadInput, match=r"all 1,200 rows that were read are broken; the first: .*own.jsonl:1: no output_tokens among the keys"
+    ):
+        run("stats", path, "--lenient", "--column", "timestamp=ts")
+
+
+def test_what_is_not_used_is_said(tmp_path):
+    path, rates, out = tmp_path / "t.csv", tmp_path / "rates.csv", tmp_path / "out.csv"
+    path.write_text(AZURE)
+    rates.write_text(RATE)
+    said = run("edit", path, "-o", out, "--cv", "1", "--noise", "0.3", "--column", "A_prod").stderr
+    for option in ("--cv 1", "--noise 0.3"):
+        assert f"{option} is not used: the requests of {path} are played as they came" in said
+    assert f"--column A_prod is not used: {path} is in the format azure, whose columns are known" in said
+    assert "not used" not in run("edit", rates, "-o", out, "--cv", "1", "--noise", "0.3").stderr
+    assert "not used" not in run("edit", path, "-o", out).stderr
+    with pytest.raises(BadInput, match=r"--lengths: trace 'nofile.csv': No such file"):
+        run("edit", path, "-o", out, "--lengths", "nofile.csv")
+
+
+def test_times_in_milliseconds_are_told_before_anybody_waits(tmp_path):
+    path = tmp_path / "ms.csv"
+    path.write_text("at_s,prompt_tokens,output_tokens\n" + "".join(f"{157 * at + at % 7},9,9\n" for at in range(200)))
+    assert run("stats", path).stderr.count("its times look like milliseconds") == 1
+    assert "its times look like milliseconds" in run("edit", path, "-o", tmp_path / "out.csv").stderr
+
+
 def test_other_names_of_files_are_refused(tmp_path):
     with pytest.raises(BadInput, match=r"a name that ends in \.csv"):
         run("make", "-o", tmp_path / "t.xml", "--duration", "1h")

@@ -1,6 +1,7 @@
 """Blocks of a file become the very rows that the exact reader gives, plain or not, whole or cut anywhere."""
 
 import gzip
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,9 +32,11 @@ def in_blocks(text: str, cuts: list[int]) -> list[bytes]:
     return [b"".join(lines[first:last]) for first, last in pairwise(edges)]
 
 
-def both(text: str, trace_format: str, cuts: list[int], lenient: bool = False) -> tuple[list[tuple], list[tuple], Counts, Counts]:
+def both(
+    text: str, trace_format: str, cuts: list[int], lenient: bool = False, renamed: dict[str, str] | None = None
+) -> tuple[list[tuple], list[tuple], Counts, Counts]:
     """The rows by blocks and by the exact reader, or their errors."""
-    reader, counts = Reader(trace_format, "t", TIERS, lenient=lenient), Counts()
+    reader, counts = Reader(trace_format, "t", TIERS, lenient=lenient, renamed=renamed), Counts()
 
     def fast() -> list[tuple]:
         found = []
@@ -44,7 +47,7 @@ def both(text: str, trace_format: str, cuts: list[int], lenient: bool = False) -
 
     def exact() -> list[tuple]:
         names = {tier: number for number, tier in enumerate(TIERS)}
-        rows = read(text.splitlines(keepends=True), trace_format, "t", lenient=lenient, counts=counts)
+        rows = read(text.splitlines(keepends=True), trace_format, "t", lenient=lenient, counts=counts, columns=renamed)
         return [
             (row.at_s, row.prompt_tokens, row.output_tokens, names[row.tier] if row.tier else UNSAID, row.group, row.shared_tokens)
             for row in rows
@@ -128,6 +131,57 @@ def test_json_lines_are_read_alike(trace_format, key):
     fast, exact, _, _ = both("\n".join(lines) + "\n", trace_format, [4])
     assert fast == exact
     assert fast[0][0].startswith("t:6: tier")
+
+
+@pytest.mark.parametrize(
+    "renamed", [{}, {"output_tokens": "out", "wall_s": "when"}, {"timestamp": "when"}, {"at_s": "when", "group": "out"}]
+)
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(
+                ["at_s", "wall_s", "when", "prompt_tokens", "input_tokens", "output_tokens", "completion_tokens", "out", "group"]
+            ),
+            st.integers(0, 3),
+            min_size=4,
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.lists(st.integers(0, 6), max_size=2),
+)
+def test_json_lines_are_read_alike_whatever_their_names(renamed, items, cuts):
+    text = "".join(json.dumps(item) + "\n" for item in items)
+    fast, exact, fast_counts, counts = both(text, "jsonl", cuts, lenient=True, renamed=renamed)
+    assert sorted(fast) == sorted(exact)
+    assert (fast_counts.rows, fast_counts.broken, fast_counts.unanswered) == (counts.rows, counts.broken, counts.unanswered)
+
+
+@pytest.mark.parametrize(
+    "times", [["1", "2.5"], ["2026-03-01 00:00:00.5", "2026-03-01T00:00:07"], ["2026-03-01T00:00:00Z", "2026-03-01 02:00:05+01:00"]]
+)
+@pytest.mark.parametrize("cuts", [[], [2]])
+def test_a_csv_has_dates_or_seconds_under_a_name_of_its_own(times, cuts):
+    text = "when,input_tokens,completion_tokens\n" + "".join(f"{at},7,{number}\n" for number, at in enumerate(times))
+    fast, exact, fast_counts, _ = both(text, "csv", cuts, renamed={"timestamp": "when"})
+    assert fast == exact
+    assert [row[1:3] for row in fast] == [(7, 1), (7, 1)]
+    assert fast_counts.unanswered == 1
+
+
+def test_rows_without_output_are_taken_for_one_token_each_and_counted():
+    for trace_format, text in (
+        ("csv", CSV + "1,5,0,,,\n2,5,3,,,\n"),
+        ("jsonl", '{"at_s": 1, "prompt_tokens": 5, "output_tokens": 0}\n{"at_s": 2, "prompt_tokens": 5, "output_tokens": 3}\n'),
+    ):
+        fast, exact, fast_counts, counts = both(text, trace_format, [])
+        assert fast == exact
+        assert [row[2] for row in fast] == [1, 3]
+        for each in (fast_counts, counts):
+            assert each.told() == ["rows without output, taken for one token each: 1"]
+        (message,) = both(text.replace(" 3", " -3").replace(",3,", ",-3,"), trace_format, [])[0][0]
+        assert "output_tokens: found" in message
 
 
 def test_failures_of_burstgpt_are_left_out_and_counted():

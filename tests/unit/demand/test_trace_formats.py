@@ -86,7 +86,7 @@ def test_a_csv_has_named_columns_and_a_ledger_unix_time():
         ("mooncake", '{"timestamp": 0, "input_length": true, "output_length": 1}', 1, "True"),
         ("mooncake", "[1, 2]", 1, "[1, 2]"),
         ("jsonl", '{"at_s": 0, "prompt_tokens": 1, "output_tokens": 1, "tier": 3}', 1, "tier"),
-        ("jsonl", '{"prompt_tokens": 1, "output_tokens": 1}', 1, "None"),
+        ("jsonl", '{"prompt_tokens": 1, "output_tokens": 1}', 1, "no time among the keys"),
         ("jsonl", '\n{"at_s": 0, "prompt_tokens": 1.5, "output_tokens": 1}', 2, "1.5"),
         ("azure", AZURE + "2023-11-16 18:17:04.1,5,1\n2023-11-16 18:17:04.1,5,1", 3, "the row before comes again"),
         ("azure", AZURE + "2024-10-27 02:59:59,5,1\n2024-10-27 02:00:01,5,1", 3, "summer time"),

@@ -58,6 +58,20 @@ def test_a_coefficient_that_was_not_varied_is_said_to_be_unknown():
     assert all(coefficient.because for coefficient in found.coefficients if not coefficient.identified)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "identified", "loose"),
+    [(0.8, 1.31, False, False), (0.684, 1.438, False, False), (0.9, 1.3, True, True), (0.9, 1.1, True, False), (0.0, 1.1, False, False)],
+)
+def test_an_interval_wider_than_half_of_a_coefficient_identifies_nothing(low, high, identified, loose):
+    """One of 75 % of its coefficient was taken without a word, as neither end was further than half from it."""
+    spread = (high - low) / 0.9
+    draws = np.linspace(low - 0.05 * spread, high + 0.05 * spread, 2001)
+    found = fitting._coefficient("per_sequence_s", 1.0, draws, 0.5)
+    assert (found.low, found.high) == (pytest.approx(low, abs=1e-9), pytest.approx(high, abs=1e-9))
+    assert (found.identified, found.loose) == (identified, loose)
+    assert ("wider than half of it" in found.because) is not identified
+
+
 def test_a_pause_of_the_machine_does_not_bend_the_law():
     decode, prefill = measured(noise=0.002)
     decode[4] = DecodeRow(decode[4].cell, decode[4].sequences, decode[4].kv_tokens, decode[4].step_s * 5)

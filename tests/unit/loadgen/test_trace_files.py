@@ -58,12 +58,23 @@ def test_the_format_is_guessed_and_the_span_taken(tmp_path):
     assert (len(doubled), {row.tier for row in doubled}) == (120, {"a"})
 
 
+def test_names_that_are_said_and_doubts_about_times_hold_for_replays_too(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("when,in,out\n" + "".join(f"{157 * at + at % 7},9,{at % 2}\n" for at in range(200)))
+    names, counts = {"at_s": "when", "prompt_tokens": "in", "output_tokens": "out"}, Counts()
+    rows = load(Selection(path=str(path), columns=names), 0, counts)
+    assert (len(rows), {row.output_tokens for row in rows}, counts.unanswered) == (200, {1}, 100)
+    assert "its times look like milliseconds" in counts.doubt
+    with pytest.raises(BadInput, match="the header lacks a time and prompt_tokens and output_tokens"):
+        load(Selection(path=str(path)), 0, Counts())
+
+
 @pytest.mark.parametrize(
     ("text", "selection", "words"),
     [
         (TRACE, {"start_s": 3600.0}, "no row in the span from 1h .* end at 59s"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", {}, "the trace has no rows"),
-        ("", {}, "found 'nothing'"),
+        ("", {}, "t.csv:1: the first line is empty; allowed: a header or a row of a trace"),
         ("a,b\n1,2\n", {}, "found 'a,b'"),
         ("a,b\n1,2\n", {"trace_format": "azure"}, "the header lacks"),
     ],

@@ -20,4 +20,4 @@ def alike(request: LabRequest) -> bool:
     engines_drawn = request.start_cv > 0 or (profile is not None and not profile.spread.steady)
     if requests_drawn or faults_drawn or engines_drawn:
         return False
-    return format_of(Path(trace.path), trace.trace_format) not in RATE_FORMATS
+    return format_of(Path(trace.path), trace.trace_format, trace.column) not in RATE_FORMATS
