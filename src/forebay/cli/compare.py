@@ -58,17 +58,20 @@ def command(
     (HPA, KEDA, Knative, llm-d, Dynamo, AIBrix, Ray Serve …) on the same arrivals, engines and cold starts. Rows with a tick keep the
     promise of the spec. The clairvoyant schedule knows the future: nothing is known to keep it with fewer GPU-hours.
 
-    Others stand at their sources' defaults; with --tuned each is played once more with the best of up to 16 settings.
+    Others stand at their sources' defaults, or as yours is set: `--policies "hpa-queue:target=3,down=10m,forebay"`; which settings
+    each has, docs/baselines.md lists, and an unknown one does. With --tuned each is played once more with the best of up to 16 settings,
+    but for those that were given any.
 
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab.policies import chosen  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab.policies import chosen, fitting  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
     names = chosen("--policies", policies)
     request = options.request(spec, pool, options.trace_options(given), given)
+    fitting(names, request)
     lab_output.warn_of_seeds(request, seeds)
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
@@ -82,6 +85,7 @@ def command(
 def _rivals(ready: "Prepared", names: list[str], jobs: int) -> "Rivals":
     from forebay.app.lab import tuning
 
+    names = tuning.tunable(names)
     with lab_output.told_bar() as (doing, tell):
         return tuning.rivals(ready, names, jobs=jobs or cores(), doing=doing, tell=tell)
 

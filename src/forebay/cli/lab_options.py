@@ -131,7 +131,13 @@ Seed = Annotated[
 ]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Play so many seeds, and show how far results stray.")]
 Policies = Annotated[
-    str, typer.Option("--policies", metavar="NAME,…", help="all, or names parted by commas. An unknown name lists those there are.")
+    str,
+    typer.Option(
+        "--policies",
+        metavar="NAME[:KEY=…],…",
+        help="all, or names parted by commas, each as its source has it, or with settings after a colon: hpa-queue:target=3,down=10m. "
+        "An unknown name lists those there are, an unknown setting those of its policy.",
+    ),
 ]
 Tuned = Annotated[
     bool,

@@ -15,7 +15,12 @@ def command(
     trace: options.Trace,
     trace_format: options.TraceFormat = "auto",
     policy: Annotated[
-        str, typer.Option("--policy", metavar="NAME", help="Which policy. An unknown name lists those there are.")
+        str,
+        typer.Option(
+            "--policy",
+            metavar="NAME[:KEY=…]",
+            help="Which policy, with settings after a colon: hpa-queue:target=3,down=10m. An unknown name lists those there are.",
+        ),
     ] = "forebay",
     jobs: options.Jobs = 0,
     pool: options.PoolName = None,
@@ -53,12 +58,13 @@ def command(
     given = locals().copy()
     from forebay.app.lab.comparing import as_json, compared, speed  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
-    from forebay.app.lab.policies import chosen
+    from forebay.app.lab.policies import chosen, fitting
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
     name = options.just_one("--policy", chosen("--policy", policy, alone=True))
     request = options.request(spec, pool, options.trace_options(given), given)
+    fitting([name], request, "--policy")
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
     with lab_output.bar(name) as tell:

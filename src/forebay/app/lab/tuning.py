@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 
 from forebay.app.lab import candidates
-from forebay.app.lab.candidates import Candidate
+from forebay.app.lab.candidates import Candidate, Told, described
 from forebay.app.lab.comparing import TUNED, Comparison, played
 from forebay.app.lab.over_cores import over_cores
 from forebay.app.lab.playing import play_one
+from forebay.app.lab.policies import parted
 from forebay.app.lab.request import LabRequest
 from forebay.app.lab.summaries import FAVOURITE
 from forebay.app.lab.training_span import training_span
@@ -38,11 +39,13 @@ class Choice(msgspec.Struct, frozen=True):
     chosen: Candidate
     because: str
     tried: tuple[tuple[Candidate, Row], ...]
+    told: Told
+    """What was chosen, to be pasted."""
 
     @property
     def settings(self) -> str:
         """In words; the defaults where nothing else was better."""
-        return described(self.chosen)
+        return self.told.words
 
 
 class Tuning(msgspec.Struct, frozen=True):
@@ -119,12 +122,24 @@ def bounded(ready: Prepared) -> Prepared:
     return msgspec.structs.replace(ready, duration_s=world.duration_s)
 
 
+def tunable(names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that `compare` tunes: other people's, without settings of their own."""
+    return [name for name in names if name != FAVOURITE and not parted(name)[1]]
+
+
+def require_defaults(option: str, names: Sequence[str]) -> None:
+    """Raises BadInput where one of ``names`` carries settings: then there is nothing to be looked for."""
+    for name in names:
+        if parted(name)[1]:
+            raise BadInput(f"{option}: found {name!r}, allowed: names without settings: those are what is looked for; `compare` plays it")
+
+
 def rivals(ready: Prepared, names: Sequence[str], *, jobs: int, doing: Callable[[str], None], tell: Tell) -> Rivals:
-    """What `compare` plays beside the defaults: the best settings of those of ``names`` that are other people's and have any."""
+    """What `compare` plays beside the defaults: the best settings of ``names`` (see `tunable`), as far as they have any."""
     doing("the training span")
     span = training_span(ready, pool_capacity(ready.request.pool).rate_per_s or 0.0)
     trained = bounded(prepared(span.request, doing, tell))
-    choices = choose(trained, [name for name in names if name != FAVOURITE], span.hourly, jobs=jobs, doing=doing, tell=tell)
+    choices = choose(trained, names, span.hourly, jobs=jobs, doing=doing, tell=tell)
     return Rivals(trained, span.said, tuple(choice for choice in choices if len(choice.tried) > 1))
 
 
@@ -135,7 +150,7 @@ def choose(
     trials = [Trial(trained, candidate) for name in names for candidate in candidates.listed(name, trained, hourly)]
     doing(f"{len(trials)} settings on {format_duration(trained.duration_s)}")
     rows = dict(over_cores(train, trials, jobs, tell))
-    return tuple(_choice(name, trials, rows, trained.request.pool.slo.attainment) for name in names)
+    return tuple(_choice(name, trials, rows, trained) for name in names)
 
 
 def train(trial: Trial, tell: Tell) -> Row:
@@ -144,11 +159,6 @@ def train(trial: Trial, tell: Tell) -> Row:
     world = scenario(ready, ready.request.seed)
     run = play_one(ready, world, candidates.make(trial.candidate, ready), trial.candidate.policy, ready.request.seed, tell)
     return Row(described(trial.candidate), run.gpu_hours, tune.kept(run, world), run.scale_actions)
-
-
-def described(candidate: Candidate) -> str:
-    """``target 26, down 300``; ``defaults`` where nothing is set."""
-    return ", ".join(f"{key} {value:.4g}" for key, value in candidate.settings.items()) or "defaults"
 
 
 def choices_as_json(trained: Prepared, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -161,6 +171,8 @@ def choices_as_json(trained: Prepared, choices: Sequence[Choice]) -> dict[str, A
             {
                 "name": choice.policy,
                 "settings": dict(choice.chosen.settings),
+                "policy": choice.told.policy or None,
+                **({"spec": {"scaling": choice.told.spec}} if choice.told.spec else {}),
                 "because": choice.because,
                 "tried": [
                     {"settings": dict(each.settings), "gpu_hours": row.gpu_hours, "attainment": row.attainment}
@@ -182,10 +194,11 @@ def _held_out(ready: Prepared, choices: Sequence[Choice], jobs: int, timelines: 
     return played(ready, rows, seeds=1, jobs=jobs, bound=True, timelines=timelines, tell=tell)
 
 
-def _choice(name: str, trials: Sequence[Trial], rows: dict[int, Row], promise: float) -> Choice:
+def _choice(name: str, trials: Sequence[Trial], rows: dict[int, Row], trained: Prepared) -> Choice:
     mine = [(trial.candidate, rows[place]) for place, trial in enumerate(trials) if trial.candidate.policy == name]
-    found: Tuned = tune.best([row for _, row in mine], promise)
-    return Choice(name, mine[found.index][0], found.because, tuple(mine))
+    found: Tuned = tune.best([row for _, row in mine], trained.request.pool.slo.attainment)
+    chosen = mine[found.index][0]
+    return Choice(name, chosen, found.because, tuple(mine), candidates.told(chosen, trained))
 
 
 def _arrivals(ready: Prepared) -> ArrivalSource:
