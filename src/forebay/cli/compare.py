@@ -58,9 +58,8 @@ def command(
     (HPA, KEDA, Knative, llm-d, Dynamo, AIBrix, Ray Serve …) on the same arrivals, engines and cold starts. Rows with a tick keep the
     promise of the spec. The clairvoyant schedule knows the future: nothing is known to keep it with fewer GPU-hours.
 
-    Others stand at their sources' defaults, or as yours is set: `--policies "hpa-queue:target=3,down=10m,forebay"`; which settings
-    each has, docs/baselines.md lists, and an unknown one does. With --tuned each is played once more with the best of up to 16 settings,
-    but for those that were given any.
+    Others stand at their sources' defaults, or as yours is set: `--policies "hpa-queue:target=3,down=10m,forebay"` (all that can be
+    set is in docs/baselines.md); with --tuned those without settings are played once more with the best of up to 16.
 
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """

@@ -139,6 +139,14 @@ Policies = Annotated[
         "An unknown name lists those there are, an unknown setting those of its policy.",
     ),
 ]
+OnePolicy = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="NAME[:KEY=…]",
+        help="Which policy, with settings after a colon: hpa-queue:target=3,down=10m. An unknown name lists those there are.",
+    ),
+]
 Tuned = Annotated[
     bool,
     typer.Option(

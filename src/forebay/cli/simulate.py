@@ -14,14 +14,7 @@ def command(
     spec: options.SpecFile,
     trace: options.Trace,
     trace_format: options.TraceFormat = "auto",
-    policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            metavar="NAME[:KEY=…]",
-            help="Which policy, with settings after a colon: hpa-queue:target=3,down=10m. An unknown name lists those there are.",
-        ),
-    ] = "forebay",
+    policy: options.OnePolicy = "forebay",
     jobs: options.Jobs = 0,
     pool: options.PoolName = None,
     lengths: options.Lengths = None,
