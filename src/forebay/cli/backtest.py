@@ -71,8 +71,8 @@ def command(
         request = _request(spec, history or options.state_folder(spec), last_s, given, tell)
         fitting(names, request)
         ready = prepared(request, doing, tell)
-    with lab_output.bar(f"{len(names)} policies") as tell:
-        found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
+    with lab_output.told_bar() as (doing, tell):
+        found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell, doing=doing)
     lab_output.deliver(found, json, html)
 
 

@@ -101,16 +101,15 @@ def _deliver(found: "Comparison", rivals: "Rivals | None", json: str | None, htm
 def _played(ready: "Prepared", names: list[str], tuned: "list[Candidate]", given: dict[str, Any]) -> "Comparison":
     from forebay.app.lab.comparing import compared
 
-    seeds, rows = given["seeds"], len(names) + len(tuned)
-    runs = f"{rows} policies" if rows > 1 else names[0]
-    with lab_output.bar(f"{runs} × {seeds} seeds" if seeds > 1 else runs) as tell:
+    with lab_output.told_bar() as (doing, tell):
         return compared(
             ready,
             names,
-            seeds=seeds,
+            seeds=given["seeds"],
             jobs=given["jobs"] or cores(),
             bound=given["bound"],
             timelines=given["html"] is not None,
             tell=tell,
+            doing=doing,
             tuned=tuned,
         )

@@ -19,7 +19,7 @@ from forebay.simulation.values import Dispatch, Order, Queueing
 from forebay.spec.problems import did_you_mean, listed
 from forebay.spec.types import Pool, Spec
 
-TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
+TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "prometheus", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
 SCALE_MAX = 1e6
 WEIGHT_MAX = 1e9

@@ -42,14 +42,6 @@ _DROPPED = ("cut", "shed", "$", "pace", "1st\ntoken", "turns\n/day", "longest", 
 _COLUMNS = (*_KEPT, "1st\ntoken", "pace", "breaches", "longest", "shed", "cut", "actions", "turns\n/day", "$", "saved")
 
 
-@contextlib.contextmanager
-def bar(title: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr; gives what to tell the fraction that is done."""
-    with told_bar() as (doing, tell):
-        doing(title)
-        yield tell
-
-
 class Lines:
     """Progress for a log: a plain line now and then, none where the work is short."""
 
@@ -142,7 +134,7 @@ def show(comparison: "Comparison", html: Path | None) -> None:
     table, hidden = _table(comparison, console.width)
     console.print(table)
     if hidden:
-        console.print(f"{hidden} columns more in a terminal of 130 or wider, or with --json.", style="dim", markup=False)
+        console.print(f"{hidden} column{'s' * (hidden > 1)} more in a terminal of 130 or wider, or with --json.", style="dim", markup=False)
     for note in comparison.ready.notes:
         console.print(f"note: {note}", style="yellow", markup=False)
     bound = comparison.bound

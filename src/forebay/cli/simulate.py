@@ -60,8 +60,8 @@ def command(
     fitting([name], request, "--policy")
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
-    with lab_output.bar(name) as tell:
-        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
+    with lab_output.told_bar() as (doing, tell):
+        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell, doing=doing)
     run = found.runs[name][0]
     lab_output.deliver(found, json, html, one(as_json(found), speed(run)))
     if json != "-":

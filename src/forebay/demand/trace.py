@@ -270,7 +270,7 @@ FORMATS: dict[str, _ParserMaker] = {
     "ledger": _jsonl,
 }
 """By name. A maker gets the first line (a header or not) and says whether it took it for a header."""
-RATE_FORMATS = ("azure2024-rate", "o365", "servegen")
+RATE_FORMATS = ("azure2024-rate", "o365", "servegen", "prometheus")
 """Rates over time, without requests: see `demand.series` and `demand.servegen`."""
 
 

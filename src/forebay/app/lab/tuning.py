@@ -112,8 +112,7 @@ def tuned(
     choices = choose(trained, names, hourly, jobs=jobs, doing=doing, tell=lambda share: tell(share / 2))
     doing("the held-out span")
     held = prepared(rest, doing, tell)
-    doing("default and tuned settings on what was held out")
-    return Tuning(trained, choices, _held_out(held, choices, jobs, timelines, lambda share: tell(0.5 + share / 2)))
+    return Tuning(trained, choices, _held_out(held, choices, jobs, timelines, doing, lambda share: tell(0.5 + share / 2)))
 
 
 def bounded(ready: Prepared) -> Prepared:
@@ -184,14 +183,17 @@ def choices_as_json(trained: Prepared, choices: Sequence[Choice]) -> dict[str, A
     }
 
 
-def _held_out(ready: Prepared, choices: Sequence[Choice], jobs: int, timelines: bool, tell: Tell) -> Comparison:
+def _held_out(
+    ready: Prepared, choices: Sequence[Choice], jobs: int, timelines: bool, doing: Callable[[str], None], tell: Tell
+) -> Comparison:
     rows: list[tuple[str, Candidate | None]] = []
     for choice in choices:
         default = choice.tried[0][0]
         rows.append((choice.policy, default))
         if choice.chosen != default:
             rows.append((choice.policy + TUNED, choice.chosen))
-    return played(ready, rows, seeds=1, jobs=jobs, bound=True, timelines=timelines, tell=tell)
+    title = "default and tuned settings on what was held out"
+    return played(ready, rows, seeds=1, jobs=jobs, bound=True, timelines=timelines, tell=tell, doing=doing, title=title)
 
 
 def _choice(name: str, trials: Sequence[Trial], rows: dict[int, Row], trained: Prepared) -> Choice:
