@@ -11,7 +11,7 @@ from forebay.app.config import load
 from forebay.cli.output import console as output_console
 from forebay.cli.output import write_json
 from forebay.domain.errors import BadInput
-from forebay.domain.profile import ColdStart, Profile, StepSpread
+from forebay.domain.profile import ColdStart, Profile, StepSpread, WarmUp
 from forebay.domain.units import format_bytes, format_duration, parse_duration_s, parse_rate_per_s
 from forebay.engine.capacity import CapacityAtSlo, ContextRow, FallsOver, at_slo, by_context, falls_over
 from forebay.engine.catalogue import PROFILES
@@ -145,6 +145,7 @@ def _numbers(profile: Profile) -> list[tuple[str, str]]:
         ("step: per 1,000 KV tokens read", f"{law.per_kv_token_s * 1e9:.1f} µs"),
         ("step: per prompt token", f"{law.per_prefill_token_s * 1e6:.1f} µs"),
         *([] if profile.spread.steady else [("step: spread", _spread(profile.spread))]),
+        *([("step: warm-up", _warm_up(profile.warm_up))] if profile.warm_up.passes else []),
         ("token budget of a step", f"{profile.prefill_chunk_tokens:,}"),
         ("sequences at once", str(profile.sequences_max)),
         ("KV", f"{profile.kv_tokens:,} tokens in blocks of {profile.block_tokens}, {profile.kv_bytes_per_token:,} bytes each"),
@@ -157,6 +158,10 @@ def _numbers(profile: Profile) -> list[tuple[str, str]]:
 
 def _spread(spread: StepSpread) -> str:
     return f"{spread.p5:.0%} to {spread.p95:.0%} of that in nine steps of ten, {spread.p99:.0%} or more in one of a hundred"
+
+
+def _warm_up(warm_up: WarmUp) -> str:
+    return f"the first {warm_up.passes:,} of each engine that starts take {warm_up.factor:g} times as long"
 
 
 def _stages(cold: ColdStart) -> str:

@@ -36,6 +36,17 @@ class StepSpread(msgspec.Struct, frozen=True):
         return all(quantile == 1.0 for quantile in msgspec.structs.astuple(self))
 
 
+class WarmUp(msgspec.Struct, frozen=True):
+    """What an engine is like when it has just started: its first ``passes`` steps take ``factor`` times as long, prompts included.
+
+    It answers, so its start is over; but kernels are compiled and caches filled on the first batches. 0 passes: none of that.
+    """
+
+    passes: int = 0
+    factor: float = 1.0
+    """At least 1."""
+
+
 class ColdStart(msgspec.Struct, frozen=True):
     """The stages from "start a replica" to its first answer. A warm start skips ``provision_s``."""
 
@@ -88,4 +99,5 @@ class Profile(msgspec.Struct, frozen=True):
     """Seconds the front end adds to each output token (detokenising, SSE); not on the engine's critical path."""
     gpu_hour_usd: float = 0.0
     spread: StepSpread = StepSpread()
+    warm_up: WarmUp = WarmUp()
     sources: tuple[Source, ...] = ()

@@ -18,6 +18,24 @@ from forebay.domain.signal import Signal, Unknown
 MEMORY_BYTES_MAX = 64 * 1024
 
 
+class Passes(msgspec.Struct, frozen=True, tag="passes", gc=False):
+    """Forward passes of one engine that ended between two scrapes: means over ``count`` of them, all 0 where none did.
+
+    Where a pass takes a time that is linear in its tokens, the mean time is the time of the mean tokens.
+    """
+
+    at_s: float
+    """When it was scraped, in world seconds."""
+    before: int
+    """Passes of the same engine since its start, before these."""
+    count: int
+    mean_s: float
+    prefill_tokens: float
+    """Prompt tokens of a pass."""
+    kv_tokens: float
+    """KV tokens that a pass read."""
+
+
 class ReplicaObservation(msgspec.Struct, frozen=True, gc=False):
     """One replica at one instant. Unknown is per replica: one dead scrape must not freeze a fleet."""
 
@@ -40,6 +58,8 @@ class ReplicaObservation(msgspec.Struct, frozen=True, gc=False):
     """World time at which a pending replica should be ready, from the measured cold start."""
     overdue: bool = False
     """Pending for longer than it should be: it no longer counts as supply."""
+    passes: Passes | Unknown = Unknown()
+    """What passes took since the last scrape; only drivers that can see them tell. No policy of Forebay's reads it; a baseline does."""
 
 
 class History(msgspec.Struct, frozen=True):

@@ -84,6 +84,8 @@ def _checked(profile: Profile) -> Profile:
     quantiles = msgspec.structs.astuple(profile.spread)
     if not quantiles[0] > 0 or list(quantiles) != sorted(quantiles):
         raise ValueError("spread: its quantiles are above 0 and rise from p5 to p99")
+    if profile.warm_up.passes < 0 or not profile.warm_up.factor >= 1:
+        raise ValueError("warm_up: passes are 0 or more, and their factor is at least 1")
     if not profile.cold_start.weights_bandwidth_bytes_per_s > 0:
         raise ValueError("cold_start: weights_bandwidth_bytes_per_s is above 0")
     Engine(profile)

@@ -75,7 +75,7 @@ class _Sequence:
 
 
 class Engine:
-    """One replica's engine. ``max_waiting`` bounds what ``submit`` lets wait; preempted sequences come on top of it.
+    """One replica's engine, just started. ``max_waiting`` bounds what ``submit`` lets wait; preempted sequences come on top of it.
 
     ``stream``: 64 random bits, from which it draws how far each step is from the law where the profile has a spread.
     """
@@ -93,6 +93,8 @@ class Engine:
         self.generated_tokens_total = 0
         self.prompt_tokens_total = 0
         """Counted once per sequence, with its first token."""
+        self.passes_total = 0
+        """Steps begun, the one under way included: the first ones are those of the profile's warm-up."""
         self._factors = factors_of(profile.spread)
         self._places = Places(stream)
         self._block = profile.block_tokens
@@ -249,9 +251,15 @@ class Engine:
         if self._waiting:
             left = self._admit(left)
         if self._decoding or chunks:
-            self._ends_s = start_s + self._step_s(budget - left) * self.slowdown
+            self._ends_s = start_s + self._step_s(budget - left) * self._pace() * self.slowdown
+            self.passes_total += 1
         else:
             self._ends_s = None
+
+    def _pace(self) -> float:
+        """How many times as long as in a warm engine the step being composed takes."""
+        warm_up = self.profile.warm_up
+        return warm_up.factor if self.passes_total < warm_up.passes else 1.0
 
     def _step_s(self, prefill_tokens: int) -> float:
         """What the step takes; prompts cost what the law says, the rest scatters."""

@@ -36,6 +36,8 @@ class PoolCapacity(msgspec.Struct, frozen=True):
     """Mean KV tokens of the requests in flight at that rate; None: not known."""
     warm_part: float = 1.0
     """Of a cold start, that is left on a node that is there already; 1 where the stages aren't known."""
+    warm_up_s: float = 0.0
+    """Seconds from the end of a start until its engine is as fast as the others, at full load; 0 where its profile has no warm-up."""
 
 
 def pool_capacity(pool: Pool) -> PoolCapacity:
@@ -54,6 +56,7 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
             origin="declared",
             replica_hour_usd=usd,
             warm_part=warm_part,
+            warm_up_s=_warm_up_s(pool.profile, pool.slo.itl_s) if pool.profile is not None else 0.0,
         )
     if pool.profile is None:
         return PoolCapacity(cold_start_s=cold_start_s, origin="not known: no profile and no declared rate")
@@ -69,7 +72,13 @@ def pool_capacity(pool: Pool) -> PoolCapacity:
         replica_hour_usd=usd,
         tokens_in_flight=found.kv_usage * pool.profile.kv_tokens if found.requests_per_s else None,
         warm_part=warm_part,
+        warm_up_s=_warm_up_s(pool.profile, min(slo.itl_s, found.step_s)),
     )
+
+
+def _warm_up_s(profile: Profile, pass_s: float) -> float:
+    """``pass_s``: what a pass takes in a warm engine that is used as far as its promise allows."""
+    return profile.warm_up.passes * profile.warm_up.factor * pass_s if profile.warm_up.passes else 0.0
 
 
 def whole_replicas(ratio: float) -> int:

@@ -246,14 +246,18 @@ class QueueFirst:
             return memory
         prices = self._prices(sight, memory)
         learnt = outlook.learned(memory.learnt, memory.buckets, now_s, observation.wall_s, self._horizon_s(sight), history, prices)
+        price = sustained.price(memory, sight, self._slo, prices)
+        usual_per_s = sustained.usual_per_s(memory, now_s)
+        if sustained.cold(observation, self._capacity.warm_up_s):
+            return msgspec.structs.replace(memory, learnt=learnt, price=price, usual_per_s=usual_per_s)
         lately = sustained.used(memory, now_s, capacity, self._slo)
         uses, irreducible = sustained.unpreventable(memory, sight, capacity, self._slo, lately)
         return msgspec.structs.replace(
             memory,
             learnt=learnt,
             sustained=sustained.learned(memory, sight, capacity, self._slo, lately),
-            price=sustained.price(memory, sight, self._slo, prices),
-            usual_per_s=sustained.usual_per_s(memory, now_s),
+            price=price,
+            usual_per_s=usual_per_s,
             uses=uses,
             irreducible=irreducible,
         )
@@ -263,7 +267,9 @@ class QueueFirst:
         return economics.prices(self._settings, self._slo, usd, self._cold_start_s(sight), memory.price * memory.learnt.fair_price)
 
     def _cold_start_s(self, sight: Sight) -> float:
-        return sight.cold_start_s if sight.cold_start_s is not None else float(round(self._capacity.cold_start_s))
+        """Until a replica asked for now serves as the others do."""
+        start_s = sight.cold_start_s if sight.cold_start_s is not None else float(round(self._capacity.cold_start_s))
+        return start_s + round(self._capacity.warm_up_s)
 
     def _horizon_s(self, sight: Sight) -> float:
         """What is asked for now serves then: the cold start, and the next look that may ask."""

@@ -3,7 +3,8 @@
 Physics gives the load at which the *mean* request keeps its promise. How many miss it at a given load depends on the
 mix, the gateway and the engine's version. So each minute the misses of the last minutes, at the load of the same
 minutes, tell where on the curve of `scaling.economics` the fleet was, and thereby at which load just the allowed share
-would miss. It moves slowly, down fast where it was far off, and never up while anything waits.
+would miss. It moves slowly, down fast where it was far off, and never up while anything waits; nor at all where a
+profile has a warm-up and an engine has just started.
 """
 
 import math
@@ -12,6 +13,8 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
+from forebay.domain.replica import ReplicaState
+from forebay.domain.scaling import Observation
 from forebay.scaling import irreducible, pooling
 from forebay.scaling.arrivals import served, summed
 from forebay.scaling.capacity import PoolCapacity
@@ -79,6 +82,17 @@ class Used(msgspec.Struct, frozen=True):
     """What each replica was worth in a fleet of as many (`scaling.pooling`): use of the whole is ``uses`` times that."""
     overrun: bool
     """Whether demand outran what was held within the last AFTERMATH_S: what is late since then is late for what came before it."""
+
+
+def cold(observation: Observation, warm_up_s: float) -> bool:
+    """Whether some of what was late in the last minutes may have been late on an engine that was not warm yet.
+
+    It says nothing about what a replica sustains. What a miss should cost is learned all the same: it is missed.
+    """
+    if not warm_up_s:
+        return False
+    ready, lasting_s = ReplicaState.READY, warm_up_s + WINDOW_S
+    return any(replica.state is ready and observation.now_s - replica.since_s < lasting_s for replica in observation.replicas)
 
 
 def used(memory: Memory, now_s: float, capacity: PoolCapacity, slo: Slo) -> Used:

@@ -118,10 +118,15 @@ class FastFleet:
         if not self._readings:
             self._command(play.READ)
             self._readings = self._fleet.readings[: int(self._world["rows"])].tolist()
-        busy_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, *spared = self._readings[row]
+        busy_s, passes_s, waiting, running, blocks, queued_tokens, live_tokens, preemptions, passes, prefilled, kv_read, *spared = (
+            self._readings[row]
+        )
         if net:
             waiting, running, blocks = waiting - spared[0], running - spared[1], blocks - spared[2]
-        return ReplicaReadings(waiting, running, blocks / self._blocks, queued_tokens, live_tokens, busy_s, preemptions)
+        usage = blocks / self._blocks
+        return ReplicaReadings(
+            waiting, running, usage, queued_tokens, live_tokens, busy_s, preemptions, passes, passes_s, prefilled, kv_read
+        )
 
     def totals(self, tier: int) -> TierTotals:
         """Counters and gauges of one tier."""
@@ -260,6 +265,8 @@ def _vet_rules(rules: FleetRules) -> None:
         )
     if capacity.kv_tokens < 1 or capacity.sequences < 1:
         raise ValueError("the budgets of a replica hold at least one token and one sequence")
+    if profile.warm_up.passes < 0 or not profile.warm_up.factor >= 1:
+        raise ValueError(f"profile {profile.name}: a warm-up is of 0 passes or more, each at least 1 times as long as later ones")
 
 
 def _share(part: int, whole: int) -> float:

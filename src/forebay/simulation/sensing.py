@@ -16,15 +16,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from forebay.domain.due import gathered, slot_width_s
 from forebay.domain.replica import PENDING_STATES
-from forebay.domain.scaling import History, Observation, ReplicaObservation
+from forebay.domain.scaling import History, Observation, Passes, ReplicaObservation
 from forebay.domain.signal import Known, Signal, Unknown
 from forebay.simulation.faults import FROZEN_AFTER_S, GATEWAY_WHY, LEASE_S, WHY, Active, Faults
 from forebay.simulation.fleet import SimulatedFleet
 from forebay.simulation.lab_life import Replica
+from forebay.simulation.metering import Meters
 from forebay.simulation.values import MetricFault, ReplicaReadings
 
 RATE_WINDOW_S = 30.0
@@ -39,9 +41,9 @@ SNAPSHOTS_MAX = 1024
 WINDOW_S = 60.0
 DUST_S = 1e-6
 
-Signals = tuple[Signal, Signal, Signal, Signal, Signal]
-"""waiting, running, kv_usage, queued_tokens, gpu_usage."""
-NEVER: Signals = (Unknown(), Unknown(), Unknown(), Unknown(), Unknown())
+Signals = tuple[Signal, Signal, Signal, Signal, Signal, Passes | Unknown]
+"""waiting, running, kv_usage, queued_tokens, gpu_usage, passes."""
+NEVER: Signals = (Unknown(), Unknown(), Unknown(), Unknown(), Unknown(), Unknown())
 
 
 class Told(NamedTuple):
@@ -77,7 +79,7 @@ class Counts(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The truth at one instant. ``readings`` and ``gpu_usage`` by replica number."""
+    """The truth at one instant. ``readings``, ``gpu_usage`` and ``passes`` by replica number."""
 
     at_s: float
     counts: Counts
@@ -85,6 +87,7 @@ class Snapshot(NamedTuple):
     itl_p95_s: float
     readings: dict[int, ReplicaReadings]
     gpu_usage: dict[int, float]
+    passes: dict[int, Passes]
     due: tuple[tuple[float, int], ...] = ()
     """(deadline, requests) of what waits of preemptible tiers, by the slots of `domain.due`."""
 
@@ -133,9 +136,7 @@ class Senses:
         """The last one in which the gateways were heard."""
         self._samples: deque[tuple[float, Counts]] = deque(maxlen=SAMPLES_MAX)
         self._frozen: dict[int, Snapshot] = {}
-        self._busy: dict[int, float] = {}
-        """By replica number, at ``_busy_at_s``."""
-        self._busy_at_s = 0.0
+        self._meters = Meters()
         self._engines: dict[int, Signals] = {}
         self._gateways = _silent("no_gateway")
         self._window_began_s = 0.0
@@ -173,23 +174,9 @@ class Senses:
         """Look at everything once. ``replicas``: those that have an engine."""
         read, looked_at = self._read, tuple(replicas)
         readings = {replica.number: read(replica.row) for replica in looked_at}
-        elapsed_s = now_s - self._busy_at_s
-        gpu_usage: dict[int, float] = {}
-        for replica in looked_at:
-            number = replica.number
-            busy_s, over_s = readings[number].busy_s, elapsed_s
-            past_s = self._busy.get(number)
-            if past_s is None:
-                over_s = now_s - replica.since_s
-            elif busy_s >= past_s:
-                # A meter that fell was restarted in between: it has counted from nothing.
-                busy_s -= past_s
-            gpu_usage[number] = 0.0 if over_s <= 0 else busy_s / over_s if busy_s < over_s else 1.0
-        if elapsed_s > 0:
-            self._busy = {number: seen.busy_s for number, seen in readings.items()}
-            self._busy_at_s = now_s
+        gpu_usage, passes = self._meters.since(now_s, looked_at, readings)
         window = self._p95_s() if now_s - self._window_began_s >= WINDOW_S / 2 else self.minute_p95_s
-        self.latest = Snapshot(now_s, self.counts(), *window, readings, gpu_usage, self._due() if self._dated else ())
+        self.latest = Snapshot(now_s, self.counts(), *window, readings, gpu_usage, passes, self._due() if self._dated else ())
         self._taken.append(self.latest)
 
     def observe(self, facts: Facts, replicas: Iterable[Replica]) -> Observation:
@@ -251,7 +238,9 @@ class Senses:
             self._gateways = _silent(GATEWAY_WHY[fault.kind])
         at_s = snapshot.at_s
         self._engines = {
-            number: self._spoilt(number, seen, snapshot, active) if active else _signals(seen, snapshot.gpu_usage[number], at_s)
+            number: self._spoilt(number, seen, snapshot, active)
+            if active
+            else _signals(seen, snapshot.gpu_usage[number], snapshot.passes[number], at_s)
             for number, seen in snapshot.readings.items()
         }
         self._before = snapshot
@@ -297,12 +286,12 @@ class Senses:
         gpu, at_s = snapshot.gpu_usage[number], snapshot.at_s
         found = next(((index, fault) for index, fault in active if self._faults.touches(index, fault, number)), None)
         if found is None:
-            return _signals(seen, gpu, at_s)
+            return _signals(seen, gpu, snapshot.passes[number], at_s)
         index, fault = found
         if fault.kind == "frozen":
             return _frozen(fault, self._frozen[index], number, seen, at_s)
         ill = _ill(WHY[fault.kind])
-        return (*ill[:4], Known(gpu, at_s)) if fault.kind == "renamed" else ill
+        return (*ill[:4], Known(gpu, at_s), ill[5]) if fault.kind == "renamed" else ill
 
 
 def _silent(why: str) -> Told:
@@ -317,21 +306,22 @@ def _frozen(fault: MetricFault, before: Snapshot, number: int, seen: ReplicaRead
     was_busy = then.waiting + then.running > 0
     if at_s - fault.from_s > FROZEN_AFTER_S and (was_busy or seen.waiting + seen.running > 0):
         return _ill("frozen" if was_busy else "wedged")
-    return _signals(then, before.gpu_usage[number], at_s)
+    return _signals(then, before.gpu_usage[number], msgspec.structs.replace(before.passes[number], at_s=at_s), at_s)
 
 
 def _ill(why: str) -> Signals:
     ill = Unknown(why)
-    return ill, ill, ill, ill, ill
+    return ill, ill, ill, ill, ill, ill
 
 
-def _signals(seen: ReplicaReadings, gpu_usage: float, at_s: float) -> Signals:
+def _signals(seen: ReplicaReadings, gpu_usage: float, passes: Passes, at_s: float) -> Signals:
     return (
         Known(seen.waiting, at_s),
         Known(seen.running, at_s),
         Known(seen.kv_usage, at_s),
         Known(seen.queued_tokens, at_s),
         Known(gpu_usage, at_s),
+        passes,
     )
 
 
@@ -363,11 +353,23 @@ def _replicas(
                 overdue=now_s - begun_s > late_s,
             )
         else:
-            waiting, running, kv_usage, queued, gpu_usage = engines.get(number, NEVER)
+            waiting, running, kv_usage, queued, gpu_usage, passes = engines.get(number, NEVER)
             word = live.get(number)
             tokens = word.live_tokens if word is not None else 0.0
             seen = ReplicaObservation(
-                replica.id, state, replica.since_s, replica.requested_s, waiting, running, kv_usage, queued, gpu_usage, tokens
+                replica.id,
+                state,
+                replica.since_s,
+                replica.requested_s,
+                waiting,
+                running,
+                kv_usage,
+                queued,
+                gpu_usage,
+                tokens,
+                None,
+                False,
+                passes,
             )
         found.append(seen)
     return tuple(found)

@@ -81,6 +81,11 @@ class ReplicaReadings(msgspec.Struct, frozen=True):
     busy_s: float
     """Seconds in which a step ran, since the replica was added; its difference is what a GPU-utilisation meter shows."""
     preemptions: int
+    passes: int = 0
+    """Forward passes that ended since the replica was added, and below what they took and did, all told; of all tiers."""
+    passes_s: float = 0.0
+    prefilled_tokens: int = 0
+    kv_tokens_read: int = 0
 
 
 class TierTotals(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from forebay.domain.profile import Profile
 from forebay.spec import formats
 from forebay.spec.fields_estimate import ESTIMATE, LONG_CONTEXT
 from forebay.spec.fields_overflow import OVERFLOW, REGION
-from forebay.spec.fields_profile import COLD_START, SPREAD, STEP
+from forebay.spec.fields_profile import COLD_START, SPREAD, STEP, WARM_UP
 from forebay.spec.fields_scaling import REPLICAS_MAX, SCALING, TOKENS_MAX
 from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, duration, size
 from forebay.spec.records import Either, Field, ListOf, MapOf, Record
@@ -164,6 +164,7 @@ PROFILE = Record(
         Field("gpus", Whole(1, 1024, 1), "GPUs of one replica.", "gpus"),
         Field("step", STEP, STEP.doc),
         Field("spread", SPREAD, SPREAD.doc, default="none: steps take exactly what the law says"),
+        Field("warm_up", WARM_UP, WARM_UP.doc, default="none: the first steps are like all others"),
         Field("sequences", Whole(1, 100_000, 256), "Most sequences at once (vLLM: max_num_seqs).", "sequences_max"),
         Field("kv", Whole(1, _COUNT, 400_000), "KV cache, in tokens.", "kv_tokens"),
         Field("block", Whole(1, 4096, 16), "Tokens of one KV block.", "block_tokens"),

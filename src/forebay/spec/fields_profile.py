@@ -1,10 +1,12 @@
-"""The parts of a profile, as tables: the law of its steps, how they scatter, and its cold start."""
+"""The parts of a profile, as tables: the law of its steps, how they scatter, how slow the first ones are, and its cold start."""
 
-from forebay.domain.profile import ColdStart, StepLaw, StepSpread
-from forebay.spec.kinds import Number, bandwidth, duration, size
+from forebay.domain.profile import ColdStart, StepLaw, StepSpread, WarmUp
+from forebay.spec.kinds import Number, Whole, bandwidth, duration, size
 from forebay.spec.records import Field, Record
 
 SPREAD_MOST = 100.0
+WARM_UP_PASSES_MOST = 1_000_000
+WARM_UP_FACTOR_MOST = 1000.0
 
 STEP = Record(
     "step",
@@ -27,6 +29,15 @@ SPREAD = Record(
         for name in StepSpread.__struct_fields__
     ),
     StepSpread,
+)
+WARM_UP = Record(
+    "warm_up",
+    "How slow an engine's first steps are, after its start is over: compiling, and caches that fill.",
+    (
+        Field("passes", Whole(0, WARM_UP_PASSES_MOST, 200), "So many steps, of each engine that starts. 0: none.", "passes"),
+        Field("factor", Number(1, WARM_UP_FACTOR_MOST, example=10.0), "They take so many times as long as later ones.", "factor"),
+    ),
+    WarmUp,
 )
 COLD_START = Record(
     "cold_start",

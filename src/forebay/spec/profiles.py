@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.domain.profile import ColdStart, Profile, Source, StepLaw, StepSpread
+from forebay.domain.profile import ColdStart, Profile, Source, StepLaw, StepSpread, WarmUp
 from forebay.domain.units import format_bytes
 from forebay.spec.problems import Place, Problems
 from forebay.spec.records import Got
@@ -14,9 +14,10 @@ from forebay.spec.types import Hardware, Model
 _NESTED: dict[str, tuple[str, type[msgspec.Struct]]] = {
     "step": ("law", StepLaw),
     "spread": ("spread", StepSpread),
+    "warm_up": ("warm_up", WarmUp),
     "cold_start": ("cold_start", ColdStart),
 }
-_OPTIONAL = frozenset({"base", "front_end", "front_end_per_token", "price", "spread"})
+_OPTIONAL = frozenset({"base", "front_end", "front_end_per_token", "price", "spread", "warm_up"})
 
 
 def build_profiles(root: Got, shipped: Mapping[str, Profile], problems: Problems) -> dict[str, Profile | None]:
@@ -112,7 +113,17 @@ def _checked(profile: Profile, got: Got, base_name: str, problems: Problems) -> 
     if list(quantiles) != sorted(quantiles):
         found = ", ".join(f"{name}: {value:g}" for name, value in zip(profile.spread.__struct_fields__, quantiles, strict=True))
         problems.add(got.at("spread"), found, "quantiles that rise from p5 to p99", "those left out are the base's, or 1")
+    _check_warm_up(profile, got.record_of("warm_up"), problems)
     return profile
+
+
+def _check_warm_up(profile: Profile, got: Got, problems: Problems) -> None:
+    """Half of a warm-up would be none, without a word."""
+    passes, factor = profile.warm_up.passes, profile.warm_up.factor
+    if passes and factor == 1:
+        problems.add(got.at("factor"), f"{passes} first steps that take as long as all others", "a factor above 1", "or leave passes out")
+    if "factor" in got and "passes" not in got and not passes:
+        problems.add(got.at("passes"), "nothing", "a whole number ≥ 1", "say how many first steps the factor is for")
 
 
 def build_hardware(root: Got) -> dict[str, tuple[Hardware, Got] | None]:

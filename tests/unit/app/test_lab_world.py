@@ -8,7 +8,7 @@ import pytest
 
 from forebay.app.lab.faults import parse_faults
 from forebay.app.lab.peak import smallest_fleet
-from forebay.app.lab.policies import NAMES, make
+from forebay.app.lab.policies import EVERY, make
 from forebay.app.lab.request import LabRequest, TraceOptions
 from forebay.app.lab.survey import Surveyed, busiest
 from forebay.app.lab.world import ending, opened, prepared, scenario, slow
@@ -148,7 +148,7 @@ def test_a_fault_beyond_the_end_is_refused_and_does_not_spoil_the_search_for_the
         scenario(late, 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_policy_can_be_made_and_asked(trace, name):
     ready = prepared(request(trace, duration_s=120.0), silent)
     decision = make(name, ready).decide(Observation("chat", 0.0, 0.0, 1, ()))

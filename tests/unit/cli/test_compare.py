@@ -10,7 +10,7 @@ from lab_case import SPEC, invoke, said, spec, trace
 from typer.testing import CliRunner
 
 from forebay.app.lab import world
-from forebay.app.lab.policies import NAMES
+from forebay.app.lab.policies import EVERY
 from forebay.app.traces import DEFAULT_CV, FORMATS
 from forebay.cli import lab_options
 from forebay.cli.compare import command
@@ -169,7 +169,7 @@ def test_where_nothing_came_before_it_is_said_that_tuning_flatters(tmp_path):
     ("words", "sentence"),
     [
         (["--policies", "forbay"], 'did you mean "forebay"?'),
-        (["--policies", "nobody"], ", ".join(NAMES)),
+        (["--policies", "nobody"], ", ".join(EVERY)),
         (["--policies", "hpa"], "those that begin so: hpa-gpu, hpa-queue"),
         (["--cold-start", "400d"], "--cold-start: found '400d', allowed: at most 1d"),
         (["--policies", ","], "found none"),

@@ -104,6 +104,15 @@ def test_the_spread_of_steps_is_shown_where_there_is_one(tmp_path: Path) -> None
     assert "spread" not in runner.invoke(app, ["show", "demo"]).stdout
 
 
+def test_a_warm_up_is_shown_where_there_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "forebay.yaml"
+    file.write_text(
+        "profiles: {mine: {base: demo, warm_up: {passes: 2000, factor: 8}}}\npools: {chat: {profile: mine, engine: {kind: emulated}}}\n"
+    )
+    assert "the first 2,000 of each engine that starts take 8 times as long" in runner.invoke(app, ["show", "mine", "-c", str(file)]).stdout
+    assert "warm-up" not in runner.invoke(app, ["show", "demo"]).stdout
+
+
 def test_a_profile_of_ones_own_is_taken_from_a_configuration(tmp_path: Path) -> None:
     file = tmp_path / "forebay.yaml"
     file.write_text(

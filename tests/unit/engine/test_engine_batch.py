@@ -2,13 +2,14 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from forebay.domain.errors import ForebayError
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.profile import ColdStart, Profile, StepLaw, WarmUp
 from forebay.engine.batch import Effect, Engine, Finished, Token, TooLong, WaitingFull
 from forebay.engine.catalogue import PROFILES
 
@@ -372,6 +373,20 @@ def test_a_slowed_engine_takes_longer_steps_from_the_next_one_on() -> None:
     engine.submit("a", 8, 3, 0.0)
     engine.slowdown = 4.0
     assert [row[2] for row in run_out(engine) if row[0] == "token"] == [1.0, 5.0, 9.0]
+
+
+def test_the_first_passes_of_a_cold_engine_are_slow_whoever_they_are_for() -> None:
+    """Three passes take 4 s each, its prompts' among them; an idle engine gets no warmer, and a new one is cold."""
+    profile = msgspec.structs.replace(tiny(), warm_up=WarmUp(3, 4.0))
+    engine = Engine(profile)
+    engine.submit("a", 8, 2, 0.0)
+    assert [row[2] for row in run_out(engine) if row[0] == "token"] == [4.0, 8.0]
+    engine.submit("b", 8, 3, 100.0)
+    assert [row[2] for row in run_out(engine) if row[0] == "token"] == [104.0, 105.0, 106.0]
+    assert engine.passes_total == 5
+    again = Engine(profile)
+    again.submit("a", 8, 1, 0.0)
+    assert [row[2] for row in run_out(again) if row[0] == "token"] == [4.0]
 
 
 def test_a_profile_whose_step_cannot_hold_its_decodes_is_refused() -> None:

@@ -2,10 +2,14 @@
 
 import re
 
+import msgspec
 import pytest
 
 from forebay.domain.errors import BadInput
+from forebay.domain.profile import WarmUp
 from forebay.domain.signal import Known
+from forebay.engine.capacity import at_slo
+from forebay.engine.catalogue import PROFILES
 from forebay.scaling.arrivals import demand, present_ramp_per_s2, recorded
 from forebay.scaling.capacity import PoolCapacity, pool_capacity, whole_replicas
 from forebay.scaling.floors import quantile
@@ -46,6 +50,14 @@ def test_the_measured_cold_start_goes_before_the_assumed_one(make_pool):
     """30/min/min × 106 s ÷ 50/min = 1.06: two."""
     decision = make_pool(ramp_per_s2=RAMP).at(0.0, per_min=100, cold_start_s=Known(106.2, 0.0))
     assert make_pool.term(decision, "buffer").numbers["added"] == 2
+
+
+def test_a_start_is_over_for_the_policy_when_its_engine_is_warm(make_pool):
+    """30/min/min × (300 + 60 s) ÷ 50/min = 3.6: four."""
+    capacity = PoolCapacity(rate_per_s=50 / 60, cold_start_s=300.0, origin="declared", warm_up_s=60.2)
+    for measured in ({}, {"cold_start_s": Known(300.0, 0.0)}):
+        numbers = make_pool(ramp_per_s2=RAMP, capacity=capacity).at(0.0, per_min=100, **measured).terms
+        assert next(term for term in numbers if term.name == "buffer").numbers["added"] == 4
 
 
 @pytest.mark.parametrize(
@@ -154,13 +166,22 @@ def test_capacity_is_what_the_user_declared_or_else_the_profile():
 
 
 def test_capacity_of_a_profile_is_its_rate_at_the_slo():
-    from forebay.engine.catalogue import PROFILES
-
     profile = next(iter(PROFILES.values()))
     capacity = pool_capacity(Pool("chat", profile.model, EngineKind(kind="emulated"), profile=profile))
     assert capacity.rate_per_s > 0
     assert capacity.prompt_tokens_per_s == pytest.approx(1000 * capacity.rate_per_s)
     assert capacity.cold_start_s == profile.cold_start.total_s
+    assert capacity.warm_up_s == 0.0
+
+
+def test_a_warm_up_lasts_as_its_passes_do_in_a_full_engine():
+    profile = msgspec.structs.replace(PROFILES["llama-3.1-8b-h100"], warm_up=WarmUp(200, 8.0))
+    pool = Pool("chat", profile.model, EngineKind(kind="emulated"), profile=profile)
+    step_s = at_slo(profile, 1000, 200, pool.slo.ttft_s, pool.slo.itl_s).step_s
+    assert 0 < step_s <= pool.slo.itl_s
+    assert pool_capacity(pool).warm_up_s == pytest.approx(200 * 8 * step_s)
+    declared = msgspec.structs.replace(pool, scaling=Scaling(replica_rate_per_s=0.5))
+    assert pool_capacity(declared).warm_up_s == pytest.approx(200 * 8 * pool.slo.itl_s)
 
 
 def test_a_time_zone_that_does_not_exist_is_refused_before_anything_starts():

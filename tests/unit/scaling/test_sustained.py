@@ -3,6 +3,8 @@
 import msgspec
 import pytest
 
+from forebay.domain.replica import ReplicaState
+from forebay.domain.scaling import Observation, ReplicaObservation
 from forebay.engine.catalogue import PROFILES
 from forebay.scaling import sustained
 from forebay.scaling.capacity import PoolCapacity
@@ -56,6 +58,19 @@ def test_for_ten_minutes_an_overload_leaves_late_what_says_nothing_about_a_repli
     assert bins == ()
     long_ago = remembered(lambda ago_s: overrun(ago_s - 300.0))
     assert sustained.learned(long_ago, sight(0.97), CAPACITY, SLO) < 1.0
+
+
+def test_an_engine_that_is_not_warm_yet_says_nothing_about_the_others():
+    """A minute of warm-up, and the five minutes that what was late then is still told of."""
+
+    def seen(since_s, state=ReplicaState.READY):
+        replicas = (ReplicaObservation("old", ReplicaState.READY, 0.0, 0.0), ReplicaObservation("new", state, since_s, since_s))
+        return Observation("chat", 1000.0, 0.0, 2, replicas)
+
+    assert sustained.cold(seen(640.1), warm_up_s=60.0)
+    assert not sustained.cold(seen(640.0), warm_up_s=60.0)
+    assert not sustained.cold(seen(999.0), warm_up_s=0.0), "without a warm-up it is as warm as any"
+    assert not sustained.cold(seen(999.0, ReplicaState.LOADING), warm_up_s=60.0), "it serves nobody yet"
 
 
 def test_few_requests_overrun_by_chance_and_are_learned_from_all_the_same():

@@ -3,11 +3,15 @@
 The list, with where each complaint was made, is in docs/complaints.md.
 """
 
+import msgspec
 import numpy as np
 from test_scenarios import PROMPT, REPLICA_PER_S, poisson, pool
 
+from forebay.domain.profile import WarmUp
 from forebay.scaling.baselines import named
 from forebay.scaling.baselines.aibrix import Apa, ApaSettings
+from forebay.scaling.baselines.dynamo import DynamoSla, SlaSettings
+from forebay.scaling.baselines.dynamo_fit import FitSettings
 from forebay.scaling.baselines.frame import Framed
 from forebay.scaling.baselines.keda import Keda, KedaSettings
 from forebay.scaling.baselines.settings import targets
@@ -34,6 +38,18 @@ def keda(of):
 def apa(of, **settings):
     """AIBrix's own autoscaler, aiming at the KV usage that the pool has where it serves well."""
     return Framed(Apa(ApaSettings(target=KV_IN_USE, **settings)), targets(of, pool_capacity(of)).limits)
+
+
+def dynamo(of, skip_first=0):
+    """Dynamo's SLA mode as it learns what a pass takes, aiming at four fifths of the ITL: at all of it half of the tokens are late."""
+    told = targets(of, pool_capacity(of))
+    aimed = msgspec.structs.replace(told, itl_s=0.8 * told.itl_s)
+    return Framed(DynamoSla(aimed, SlaSettings(fit=FitSettings(skip_first=skip_first))), told.limits)
+
+
+def started_cold(of, passes, factor):
+    """The pool with engines whose first passes are slow."""
+    return msgspec.structs.replace(of, profile=msgspec.structs.replace(of.profile, warm_up=WarmUp(passes, factor)))
 
 
 def streams(*pieces, seed=1):

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from forebay.demand.arrays import Arrivals
-from forebay.domain.profile import ColdStart, Profile, StepLaw, StepSpread
+from forebay.domain.profile import ColdStart, Profile, StepLaw, StepSpread, WarmUp
 from forebay.domain.roster import Capacity, Posture
 from forebay.simulation.values import Dispatch, FleetRules, Order, Queueing, TierRules
 
@@ -16,15 +16,18 @@ TICK_S = 2.0**-10
 
 
 class Case:
-    """Rules, arrivals and a driver's script, all from one seed. ``exact``: every time is a dyadic fraction; ``scattered``: steps vary."""
+    """Rules, arrivals and a driver's script, all from one seed. ``exact``: every time is a dyadic fraction; ``scattered``: steps vary;
+    ``cold``: engines start with a warm-up."""
 
-    def __init__(self, seed, exact=True, scattered=False):
+    def __init__(self, seed, exact=True, scattered=False, cold=False):
         self.chance = chance = Random(seed)
         self.exact = exact
         shape = chance.choice((3, 8, 20)), chance.choice((1, 4, 12, 30))
         self.rules = _rules(chance, exact, sum(shape))
         if scattered:
             self.rules = _scattered(self.rules, seed)
+        if cold:
+            self.rules = _cold(self.rules, seed)
         self.rows = _arrivals(chance, self.rules, exact, *shape)
         self.script = _script(chance, self.rows[-1][0], exact)
         self.cuts = sorted(chance.randrange(len(self.rows) + 1) for _ in range(chance.randrange(4)))
@@ -119,6 +122,13 @@ def _scattered(rules, seed):
     quantiles = sorted(chance.choice(((0.5, 1.0, 2.0), [chance.uniform(0.2, 3) for _ in range(7)])))
     spread = StepSpread(*sorted(chance.choices(quantiles, k=7)))
     return msgspec.structs.replace(rules, profile=msgspec.structs.replace(rules.profile, spread=spread), seed=seed)
+
+
+def _cold(rules, seed):
+    """``rules`` with first steps that are slow: a few, or more than some replicas live to make."""
+    chance = Random(f"cold/{seed}")
+    warm_up = WarmUp(chance.choice((1, 2, 5, 20, 60)), chance.choice((1.5, 2.0, 3.0, 8.0)))
+    return msgspec.structs.replace(rules, profile=msgspec.structs.replace(rules.profile, warm_up=warm_up))
 
 
 def _arrivals(chance, rules, exact, prompt, output):

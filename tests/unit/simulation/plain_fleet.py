@@ -39,6 +39,9 @@ class PrefixEngine(Engine):
         self.cached = {}
         self.busy_s = 0.0
         self.began_s = None
+        self.ended = [0, 0.0, 0, 0]
+        """Passes, and their seconds, prompt tokens and KV tokens."""
+        self.under_way = (0, 0)
         self.blocks = profile.kv_tokens // profile.block_tokens
 
     def _admit(self, left):
@@ -62,7 +65,9 @@ class PrefixEngine(Engine):
     def _compose(self, start_s, hungry):
         if self.began_s is not None:
             self.busy_s += start_s - self.began_s
+            self.ended = [a + b for a, b in zip(self.ended, (1, start_s - self.began_s, *self.under_way), strict=True)]
         super()._compose(start_s, hungry)
+        self.under_way = (sum(tokens for _, tokens in self._chunks), self._decoding_kv)
         self.began_s = None if self._ends_s is None else start_s
 
     def spared(self, is_preemptible):
@@ -512,6 +517,10 @@ class PlainFleet:
             live_tokens=sum(r.prompt + r.emitted for r in replica.permits.values()),
             busy_s=engine.busy_s + (0.0 if engine.began_s is None else self.now_s - engine.began_s),
             preemptions=engine.preemptions_total,
+            passes=engine.ended[0],
+            passes_s=engine.ended[1],
+            prefilled_tokens=engine.ended[2],
+            kv_tokens_read=engine.ended[3],
         )
 
     def _is_preemptible(self, request):

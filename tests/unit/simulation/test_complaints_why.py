@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from complaint_worlds import rival
+from complaint_worlds import between, dynamo, rival, started_cold
 from test_scenarios import POOL, REPLICA_PER_S, compiled, forebay, played, poisson, pool, top, world  # noqa: F401 (an autouse fixture)
 
 from forebay.domain.signal import Known
@@ -82,6 +82,52 @@ def test_complaint_15_growth_is_asked_for_above_what_was_agreed(name):
     approved = grown(forebay(pool(min_replicas=3, ask_above=2, approved_replicas=12)))
     assert max(row.desired for row in approved.timeline) >= 8
     assert top(approved).both_attainment > top(asking).both_attainment
+
+
+FIRST, FACTOR = 20, 100.0
+"""An engine compiles in its first twenty passes: three seconds each."""
+WARM = pool(max_replicas=40)
+COLD = started_cold(WARM, FIRST, FACTOR)
+
+
+@pytest.fixture(scope="module")
+def risen(compiled):  # noqa: F811
+    """Load rises by half after twenty minutes, with engines that start cold and with ones that start warm. By who decided: the result."""
+
+    def one(of, policy):
+        return played(world(of, initial_replicas=6, duration_s=3000.0), policy, poisson((1200.0, 4.0), (3000.0, 6.0)))
+
+    return {
+        "dynamo": one(COLD, dynamo(COLD)),
+        "dynamo, first passes left out": one(COLD, dynamo(COLD, skip_first=FIRST)),
+        "dynamo, warm": one(WARM, dynamo(WARM)),
+        "forebay": one(COLD, forebay(COLD)),
+        "forebay, not told": one(COLD, forebay(WARM)),
+        "forebay, warm": one(WARM, forebay(WARM)),
+    }
+
+
+def held(result):
+    """Mean number of replicas in the last quarter of an hour, when all is long settled."""
+    rows = between(result, 2100.0, 3000.0)
+    return sum(row.ready for row in rows) / len(rows)
+
+
+def test_complaint_9_first_passes_poison_a_model_that_learns_from_them(risen):
+    assert held(risen["dynamo, warm"]) < 10.0, "that is what the load needs"
+    assert held(risen["dynamo"]) == 40.0, "the pool's max, and for good: what it learned from cold engines is never forgotten"
+    assert held(risen["dynamo, first passes left out"]) < held(risen["dynamo, warm"]) + 2.0, "it is they that did it"
+
+
+def test_complaint_9_cold_engines_teach_the_policy_nothing_about_warm_ones(risen):
+    assert held(risen["forebay"]) <= held(risen["forebay, warm"]) + 1.0
+    assert held(risen["forebay, not told"]) < 1.5 * held(risen["forebay, warm"]), (
+        "without a word in the profile it is misled, within bounds"
+    )
+    for name in ("forebay", "forebay, not told", "forebay, warm"):
+        rows = between(risen[name], 2100.0, 3000.0)
+        met = sum(row.both_met for row in rows)
+        assert met > 0.99 * (met + sum(row.missed for row in rows)), name
 
 
 def test_complaint_9_a_restart_in_place_is_no_cold_start():

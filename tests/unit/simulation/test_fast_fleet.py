@@ -33,6 +33,12 @@ def test_equal_to_the_plain_fleet_where_steps_scatter(batch):
         judge(seed, exact=batch < 2, scattered=True)
 
 
+@pytest.mark.parametrize("batch", range(3))
+def test_equal_to_the_plain_fleet_where_engines_start_cold(batch):
+    for seed in range(30_000 + 100 * batch, 30_000 + 100 * batch + 40):
+        judge(seed, exact=batch < 2, scattered=seed % 4 == 0, cold=True)
+
+
 def test_the_cases_contain_everything_that_can_happen():
     seen = dict.fromkeys(PlainFleet(Case(0).rules, iter(())).counts[0], 0)
     for seed in range(40):
@@ -42,9 +48,9 @@ def test_the_cases_contain_everything_that_can_happen():
     assert all(count for name, count in seen.items() if not name.startswith("waiting")), seen
 
 
-def judge(seed, exact=True, scattered=False):
+def judge(seed, exact=True, scattered=False, cold=False):
     """Play one case on both; raises AssertionError where they differ. Returns the plain fleet."""
-    case = Case(seed, exact, scattered)
+    case = Case(seed, exact, scattered, cold)
     plain, fast = PlainFleet(case.rules, case.source()), FastFleet(case.rules, case.source(), log=True)
 
     def look(live):

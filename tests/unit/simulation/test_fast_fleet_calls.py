@@ -2,12 +2,13 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 from fleet_cases import arrivals_of
 
 from forebay.domain.errors import BadInput
-from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.profile import ColdStart, Profile, StepLaw, WarmUp
 from forebay.domain.roster import Capacity
 from forebay.simulation.fast import FastFleet
 from forebay.simulation.kernel.numbers import COMPLETED, CUT, SHED
@@ -191,6 +192,9 @@ def test_what_the_driver_must_not_ask():
             call(1)
     with pytest.raises(ValueError, match="at least one tier"):
         FastFleet(FleetRules(PROFILE, RULES.capacity, ()), iter(()))
+    quick = msgspec.structs.replace(PROFILE, warm_up=WarmUp(10, 0.5))
+    with pytest.raises(ValueError, match="at least 1 times as long"):
+        FastFleet(FleetRules(quick, RULES.capacity, (TIER,)), iter(()))
 
 
 def test_quantiles_are_right_to_one_percent():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from forebay.domain.profile import ColdStart, Profile, Source, StepLaw, StepSpread
+from forebay.domain.profile import ColdStart, Profile, Source, StepLaw, StepSpread, WarmUp
 from forebay.spec.decode import BadSpec, Problem, decode
 from forebay.spec.types import DEFAULT_TIERS, Limits, Listen, Scaling, Slo, Spec
 
@@ -166,6 +166,17 @@ class TestMeaning:
         steady = spec_of(text).pool("d").profile
         assert steady is not None
         assert steady.spread.steady
+
+    def test_a_warm_up_is_inherited_and_can_be_taken_off(self) -> None:
+        text = (
+            "profiles: {mine: {base: tiny, warm_up: {passes: 200, factor: 8}}, next: {base: mine, warm_up: {factor: 4}},"
+            " last: {base: mine, warm_up: {passes: 0}}}\n"
+            "pools: {c: {profile: next, engine: {kind: emulated}}, d: {profile: last, engine: {kind: emulated}},"
+            " e: {profile: tiny, engine: {kind: emulated}}}\n"
+        )
+        found = {name: spec_of(text).pool(name).profile for name in "cde"}
+        warm_ups = {name: profile.warm_up for name, profile in found.items() if profile is not None}
+        assert warm_ups == {"c": WarmUp(200, 4.0), "d": WarmUp(0, 8.0), "e": WarmUp()}
 
     def test_what_the_file_sets_says_so_and_only_what_is_inherited_has_the_bases_source(self) -> None:
         base = msgspec.structs.replace(
@@ -344,6 +355,21 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
         "p90: 1, p95: 0.9",
         "those left out are the base's, or 1",
     ),
+    "a warm-up like the rest": (
+        "profiles: {p: {base: tiny, warm_up: {passes: 200}}}\n",
+        5,
+        "profiles.p.warm_up.factor",
+        "200 first steps that take as long as all others",
+        "or leave passes out",
+    ),
+    "a warm-up of no steps": (
+        "profiles: {p: {base: tiny, warm_up: {factor: 2}}}\n",
+        5,
+        "profiles.p.warm_up.passes",
+        "nothing",
+        "say how many",
+    ),
+    "a warm-up that is faster": ("profiles: {p: {base: tiny, warm_up: {factor: 0.5}}}\n", 5, "profiles.p.warm_up.factor", "0.5", ""),
     "no time at all": ("profiles: {p: {base: tiny, spread: {p5: 0}}}\n", 5, "profiles.p.spread.p5", "0", ""),
     "half a profile": ("profiles: {p: {base: tiny, cold_start: {weights: 16}}}\n", 5, "profiles.p.cold_start.weights", "16", "write 16GB"),
     "shipped name": ("profiles: {tiny: {base: tiny}}\n", 5, "profiles.tiny", 'second profile "tiny"', "base: tiny"),

@@ -11,7 +11,7 @@ from forebay.app.lab.summaries import FAVOURITE
 from forebay.app.lab.world import Prepared
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import Policy
-from forebay.scaling.baselines import ABOUT, named, settable, targets
+from forebay.scaling.baselines import ABOUT, ASIDE, named, settable, targets
 from forebay.scaling.baselines.settable import Pair
 from forebay.scaling.capacity import pool_capacity
 from forebay.scaling.policy import QueueFirst
@@ -19,10 +19,12 @@ from forebay.spec.problems import did_you_mean
 from forebay.spec.types import Scaling
 
 NAMES = (FAVOURITE, *ABOUT)
+"""What ``all`` means."""
+EVERY = (*NAMES, *ASIDE)
 ALL = "all"
 WHAT = {
     FAVOURITE: "Forebay's own: named floors from demand, forecast and cold start.",
-    **{name: about.what for name, about in ABOUT.items()},
+    **{name: about.what for name, about in (ABOUT | ASIDE).items()},
 }
 OPTION = "--policies"
 
@@ -46,7 +48,7 @@ def chosen(option: str, text: str, alone: bool = False) -> list[str]:
         elif part:
             wanted.append(part)
     if not wanted:
-        raise BadInput(f"{option}: found none, allowed: all, or some of {', '.join(NAMES)}")
+        raise BadInput(f"{option}: found none, allowed: all, or some of {', '.join(EVERY)}")
     found = [name for each in wanted for name in (NAMES if each == ALL else (each,))]
     for each in found:
         _check(option, *parted(each), alone)
@@ -102,12 +104,12 @@ def _pair_text(option: str, name: str, part: str) -> str:
 
 
 def _check(option: str, name: str, pairs: Sequence[Pair], alone: bool) -> None:
-    if name not in NAMES:
+    if name not in EVERY:
         if name == ALL:
             raise BadInput(f"{option}: found settings of all, allowed: settings of one policy, such as hpa-queue:target=3")
-        longer = [known for known in NAMES if known.startswith(name)]
-        hint = f"those that begin so: {', '.join(longer)}" if longer else did_you_mean(name, NAMES)
-        raise BadInput(f"{option}: found {name!r}, allowed: {', '.join(NAMES if alone else (ALL, *NAMES))}{f'; {hint}' if hint else ''}")
+        longer = [known for known in EVERY if known.startswith(name)]
+        hint = f"those that begin so: {', '.join(longer)}" if longer else did_you_mean(name, EVERY)
+        raise BadInput(f"{option}: found {name!r}, allowed: {', '.join(EVERY if alone else (ALL, *EVERY))}{f'; {hint}' if hint else ''}")
     if name == FAVOURITE:
         own_settings.read(option, pairs)
     else:

@@ -18,6 +18,7 @@ from forebay.scaling.baselines.chiron import Chiron, ChironSettings
 from forebay.scaling.baselines.cron import Cron
 from forebay.scaling.baselines.dstack import Dstack, DstackSettings
 from forebay.scaling.baselines.dynamo import DynamoEasy, DynamoSla, EasySettings, SlaSettings
+from forebay.scaling.baselines.dynamo_fit import FitSettings
 from forebay.scaling.baselines.frame import Law
 from forebay.scaling.baselines.hpa import GpuHpa, HpaSettings, QueueHpa
 from forebay.scaling.baselines.keda import GUIDE, Keda, KedaSettings
@@ -128,6 +129,14 @@ def _dynamo_sla(of: Targets) -> _Grid:
     return _Grid({"sensitivity": (0.8, 0.6, 0.95), "itl_share": (1.0, 0.8), "tick": (180.0, 60.0)}, law)
 
 
+def _dynamo_sla_fitted(of: Targets) -> _Grid:
+    def law(skip: float, itl_share: float) -> DynamoSla:
+        aimed = msgspec.structs.replace(of, itl_s=of.itl_s * itl_share)
+        return DynamoSla(aimed, SlaSettings(fit=FitSettings(skip_first=int(skip))))
+
+    return _Grid({"skip": (0.0, 50.0, 200.0, 1000.0), "itl_share": (1.0, 0.8)}, law)
+
+
 def _apa(of: Targets, fixed: bool) -> _Grid:
     def law(target: float, window: float) -> Apa:
         return Apa(ApaSettings(target=target, window_s=window, fixed=fixed))
@@ -189,6 +198,7 @@ _GRIDS: dict[str, Callable[[Targets], _Grid]] = {
         lambda up, down: DynamoEasy(of, EasySettings(up, min(up, down))),
     ),
     "dynamo-sla": _dynamo_sla,
+    "dynamo-sla-fitted": _dynamo_sla_fitted,
     "aibrix-apa": lambda of: _apa(of, fixed=False),
     "aibrix-apa-fixed": lambda of: _apa(of, fixed=True),
     "ray": lambda of: _Grid(

@@ -11,7 +11,8 @@ from forebay.scaling.baselines.aibrix import Apa, ApaSettings
 from forebay.scaling.baselines.chiron import Chiron
 from forebay.scaling.baselines.cron import Cron
 from forebay.scaling.baselines.dstack import Dstack, DstackSettings
-from forebay.scaling.baselines.dynamo import DynamoEasy, DynamoSla
+from forebay.scaling.baselines.dynamo import DynamoEasy, DynamoSla, SlaSettings
+from forebay.scaling.baselines.dynamo_fit import FitSettings
 from forebay.scaling.baselines.frame import Framed, Law, M
 from forebay.scaling.baselines.hpa import GpuHpa, QueueHpa
 from forebay.scaling.baselines.keda import Keda
@@ -88,6 +89,14 @@ ABOUT: dict[str, About] = {
     ),
 }
 
+ASIDE: dict[str, About] = {
+    "dynamo-sla-fitted": About(
+        "NVIDIA Dynamo, SLA mode, which learns what a pass takes as Dynamo does, in place of being given it.",
+        "https://github.com/ai-dynamo/dynamo",
+    ),
+}
+"""Variants of those above, played where they are asked for by name: ``all`` is without them."""
+
 
 def framed(law: Callable[[], Law[M]], of: Targets) -> Make:
     """A maker of policies that follow ``law`` within the pool's limits. The law itself is made once, at once: it may raise BadInput."""
@@ -100,7 +109,7 @@ def framed(law: Callable[[], Law[M]], of: Targets) -> Make:
 
 
 def named(pool: Pool, capacity: PoolCapacity, *, peak_replicas: int | None, calendar: Sequence[CalendarEntry] = ()) -> dict[str, Make]:
-    """All of them for one pool, by name, each with its source's defaults and the targets of `settings.targets`.
+    """All of them for one pool, variants included, by name, each with its source's defaults and the targets of `settings.targets`.
 
     ``peak_replicas``: what the peak needs (default: the pool's max); ``static-peak`` holds it, and ``cron`` without a
     ``calendar`` sets it from 8 to 22, and half of it else. Raises BadInput for a pool without a profile, or without any capacity.
@@ -122,6 +131,7 @@ def named(pool: Pool, capacity: PoolCapacity, *, peak_replicas: int | None, cale
         "wva-v2": framed(lambda: WvaV2(of), of),
         "dynamo-throughput": framed(lambda: DynamoEasy(of), of),
         "dynamo-sla": framed(lambda: DynamoSla(of), of),
+        "dynamo-sla-fitted": framed(lambda: DynamoSla(of, SlaSettings(fit=FitSettings())), of),
         "aibrix-apa": framed(Apa, of),
         "aibrix-apa-fixed": framed(lambda: Apa(ApaSettings(fixed=True)), of),
         "ray": framed(lambda: Ray(RaySettings(target_ongoing=of.target_concurrency)), of),

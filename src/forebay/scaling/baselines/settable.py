@@ -117,6 +117,10 @@ def _apa() -> Settable:
     )
 
 
+def _promised(law: DynamoSla) -> Promised:
+    return Promised(law.targets.ttft_s, law.targets.itl_s, law.settings)
+
+
 def _sla(of: Targets, given: Promised) -> DynamoSla:
     return DynamoSla(msgspec.structs.replace(of, ttft_s=given.ttft_s, itl_s=given.itl_s), given.sla)
 
@@ -147,6 +151,12 @@ _SLA = _some(
     ("itl", "itl_s", duration(above=True, most=WINDOW_S_MAX, example="50ms"), "`itl`", "the pool's promise"),
     ("sensitivity", "sla.sensitivity", _KV, "`load_scaling_down_sensitivity`"),
     ("tick", "sla.throughput_tick_s", duration(least=5, most=WINDOW_S_MAX, example="180s"), "`throughput_adjustment_interval`"),
+)
+_FIT = _some(
+    ("skip_first", "sla.fit.skip_first", Whole(0, 1_000_000, 200), "–; first passes of an engine that are left out"),
+    ("samples", "sla.fit.samples_max", Whole(1, 1024, 64), "`max_num_fpm_samples`"),
+    ("samples_min", "sla.fit.samples_min", Whole(2, 1024, 5), "`load_min_observations`"),
+    ("cells", "sla.fit.cells", Whole(1, 32, 4), "root of `fpm_sample_bucket_size`"),
 )
 _RAY = _some(
     ("target", "target_ongoing", _COUNT, "`target_ongoing_requests`", DERIVED),
@@ -244,7 +254,8 @@ SETTABLE: dict[str, Settable] = {
         lambda of, given: DynamoEasy(of, given),
         below=("down", "up"),
     ),
-    "dynamo-sla": Settable(_SLA, lambda law: Promised(law.targets.ttft_s, law.targets.itl_s, law.settings), _sla),
+    "dynamo-sla": Settable(_SLA, _promised, _sla),
+    "dynamo-sla-fitted": Settable((*_SLA, *_FIT), _promised, _sla, below=("samples_min", "samples")),
     "aibrix-apa": _apa(),
     "aibrix-apa-fixed": _apa(),
     "ray": Settable(_RAY, _own, lambda _, given: Ray(given)),

@@ -9,7 +9,7 @@ from forebay.simulation.kernel.layout import DECODING, PREFILLING, WAITING, Worl
 from forebay.simulation.kernel.memory import replica_at, request_at, residue_at, share_at, slot_at, tier_at
 from forebay.simulation.kernel.numbers import ITL
 from forebay.simulation.kernel.outcomes import finished, first_token
-from forebay.simulation.kernel.runs import blocks_taken, elapsed_s, hungry_after, plan_run, scatter, steps_done
+from forebay.simulation.kernel.runs import blocks_taken, elapsed_s, growth_s, hungry_after, kv_read, plan_run, scatter, steps_done
 from forebay.simulation.kernel.sketches import observe, observe_run
 from forebay.simulation.kernel.trees import set_clock
 
@@ -250,11 +250,13 @@ def end_run(fleet: World, row: int) -> None:
     total_s = replica.ends_s - replica.began_s
     replica.busy_s += total_s
     if replica.decoding:
-        observe_run(fleet, row, replica.run_steps, replica.step_s, fleet.per_kv_token_s * replica.decoding, total_s)
+        replica.kv_read += kv_read(fleet, row, replica.run_steps)
+        observe_run(fleet, row, replica.run_steps, replica.step_s, growth_s(fleet, row), total_s)
         _end_decodes(fleet, row)
     else:
         replica.steps += replica.run_steps
     if replica.prefill:
+        replica.prefilled += replica.prefill
         _end_prefills(fleet, row)
     hungry = hungry_after(fleet, row, replica.steps)
     if hungry <= replica.blocks_free:
@@ -271,7 +273,7 @@ def break_off(fleet: World, row: int) -> None:
     if replica.run_steps and replica.decoding:
         steps = steps_done(fleet, row, fleet.now_s)
         if steps:
-            observe_run(fleet, row, steps, replica.step_s, fleet.per_kv_token_s * replica.decoding, elapsed_s(fleet, row, steps))
+            observe_run(fleet, row, steps, replica.step_s, growth_s(fleet, row), elapsed_s(fleet, row, steps))
 
 
 @kernel

@@ -44,12 +44,13 @@ REQUEST = _record(
 """``base + steps of its replica`` is the KV of one that decodes; ``chunk`` what the step under way prefills of it."""
 
 REPLICA = _record(
-    "began_s ends_s step_s busy_s",
+    "began_s ends_s step_s busy_s pace",
     "run_steps prefill steps decoding kv blocks_free joins preemptions worst_tokens outstanding chosen_seq streams waiting prefilling "
-    "waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed stream",
+    "waiting_head waiting_tail prefill_head prefill_tail groups newest_group oldest_group listed live freed stream prefilled kv_read",
 )
-"""A run of ``run_steps`` equal batches began at ``began_s``; ``steps``, ``kv`` and ``blocks_free`` are as of then. ``stream``: the state of
-its chance."""
+"""A run of ``run_steps`` equal batches began at ``began_s``; ``steps``, ``kv`` and ``blocks_free`` are as of then. ``pace``: what its steps
+take of the time of a warm engine's. ``stream``: the state of its chance. ``busy_s``, ``prefilled``, ``kv_read``: seconds, prompt tokens,
+and KV tokens read, of all ``steps``."""
 
 COUNTERS = (
     "arrived arrived_prompt_tokens arrived_output_tokens completed completed_output_tokens shed cut retried "
@@ -74,7 +75,10 @@ BOUND = _record("upto_s", "")
 FACTOR = _record("of_law", "")
 HELD = _record("", "left held")
 LOG = _record("first_s finish_s", "preempted outcome row")
-READING = _record("busy_s", "waiting running blocks queued_tokens live_tokens preemptions spared_waiting spared_running spared_blocks")
+READING = _record(
+    "busy_s passes_s",
+    "waiting running blocks queued_tokens live_tokens preemptions passes prefilled kv_read spared_waiting spared_running spared_blocks",
+)
 """What can be read of a replica; the last three are the preemptible tiers' share of the first three counts."""
 
 
@@ -133,12 +137,12 @@ def address_of(array: str) -> str:
 
 
 WORLD = _record(
-    "base_s per_sequence_s per_kv_token_s per_prefill_token_s front_end_s now_s expiry_s",
+    "base_s per_sequence_s per_kv_token_s per_prefill_token_s front_end_s now_s expiry_s cold_pace",
     "sequences_max blocks block chunk_tokens context_tokens kv_budget sequences_budget prefill_budget context_budget "
     "gateway_queues dispatch by_deadline queued_max posture groups_max tiers buckets "
     "waiting blocked unstarted in_flight listed listed_streams chosen_seq last_row "
     "seq place filled ended free_request free_group groups_free keys_mask old_keys_count "
-    "front_head front_tail freed rows leaves logged cut version factors_count " + " ".join(map(address_of, Fleet._fields[1:])),
+    "front_head front_tail freed rows leaves logged cut version factors_count cold_steps " + " ".join(map(address_of, Fleet._fields[1:])),
 )
 
 
@@ -162,6 +166,7 @@ def _world(rules: FleetRules) -> Records:
     for name in ("base_s", "per_sequence_s", "per_kv_token_s", "per_prefill_token_s"):
         w[name] = getattr(profile.law, name)
     w["front_end_s"] = profile.front_end_s
+    w["cold_steps"], w["cold_pace"] = profile.warm_up.passes, profile.warm_up.factor
     w["expiry_s"] = math.inf
     w["sequences_max"], w["chunk_tokens"] = profile.sequences_max, profile.prefill_chunk_tokens
     w["block"], w["blocks"] = profile.block_tokens, profile.kv_tokens // profile.block_tokens

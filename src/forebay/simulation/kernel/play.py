@@ -174,6 +174,7 @@ def _add(fleet: World, row: int) -> None:
     replica.began_s = replica.busy_s = 0.0
     replica.ends_s = math.inf
     replica.run_steps = replica.prefill = replica.steps = replica.decoding = replica.kv = replica.joins = replica.preemptions = 0
+    replica.prefilled = replica.kv_read = 0
     replica.blocks_free = fleet.blocks
     replica.worst_tokens = replica.outstanding = replica.chosen_seq = replica.streams = 0
     replica.waiting = replica.prefilling = replica.groups = replica.freed = 0

@@ -3,7 +3,7 @@
 from forebay.simulation.kernel.compiling import kernel
 from forebay.simulation.kernel.layout import World
 from forebay.simulation.kernel.memory import reading_at, replica_at, request_at, share_at, slot_at, tier_at
-from forebay.simulation.kernel.runs import blocks_taken, steps_done
+from forebay.simulation.kernel.runs import blocks_taken, elapsed_s, kv_read, steps_done
 
 
 @kernel
@@ -50,6 +50,8 @@ def _read(fleet: World, row: int) -> None:
     out.waiting, out.running = replica.waiting, replica.decoding + replica.prefilling
     out.blocks = fleet.blocks - replica.blocks_free + blocks_taken(fleet, row, steps)
     out.busy_s = replica.busy_s + (fleet.now_s - replica.began_s if replica.run_steps else 0.0)
+    out.passes, out.passes_s = replica.steps + steps, replica.busy_s + elapsed_s(fleet, row, steps)
+    out.prefilled, out.kv_read = replica.prefilled, replica.kv_read + kv_read(fleet, row, steps)
     out.queued_tokens = out.live_tokens = out.spared_waiting = out.spared_running = out.spared_blocks = 0
     _read_decoding(fleet, row, steps)
     _read_list(fleet, row, replica.prefill_head, True)

@@ -1,7 +1,8 @@
 """Arithmetic of a run: equal decode steps in a row, or one step that prefills, with everything that has a closed form.
 
 After ``j`` steps of a run of ``B`` sequences that began with ``K`` tokens of KV: ``j·(base + b·B + c·K) + c·B·j·(j-1)/2`` seconds
-have passed (`engine.steptime.decode_run_s`). A sequence takes a block at each step after which its KV is a whole number of
+have passed (`engine.steptime.decode_run_s`), times the pace of an engine that isn't warm yet: no run goes beyond the last
+step of its warm-up. A sequence takes a block at each step after which its KV is a whole number of
 blocks, which is after every step that is congruent to minus its ``base``: counts per residue give the blocks of all.
 """
 
@@ -39,7 +40,21 @@ def elapsed_s(fleet: World, row: int, steps: int) -> float:
     replica = replica_at(fleet, row)
     if steps <= 1:
         return float(steps * replica.step_s)
-    return float(steps * replica.step_s + fleet.per_kv_token_s * (replica.decoding * (steps * (steps - 1) // 2)))
+    return float(steps * replica.step_s + replica.pace * (fleet.per_kv_token_s * (replica.decoding * (steps * (steps - 1) // 2))))
+
+
+@kernel
+def growth_s(fleet: World, row: int) -> float:
+    """By how much longer each step of the run under way takes than the one before."""
+    replica = replica_at(fleet, row)
+    return float(replica.pace * (fleet.per_kv_token_s * replica.decoding))
+
+
+@kernel
+def kv_read(fleet: World, row: int, steps: int) -> int:
+    """KV tokens that the first ``steps`` steps of the run under way read."""
+    replica = replica_at(fleet, row)
+    return int(steps * replica.kv + replica.decoding * (steps * (steps - 1) // 2))
 
 
 @kernel
@@ -48,10 +63,10 @@ def steps_done(fleet: World, row: int, at_s: float) -> int:
     replica = replica_at(fleet, row)
     if replica.run_steps <= 1:
         return 0
-    growth_s = fleet.per_kv_token_s * replica.decoding
+    growth = growth_s(fleet, row)
     passed_s = max(0.0, at_s - replica.began_s)
-    linear_s = replica.step_s - growth_s / 2
-    steps = int(2 * passed_s / (linear_s + math.sqrt(linear_s * linear_s + 2 * growth_s * passed_s)))
+    linear_s = replica.step_s - growth / 2
+    steps = int(2 * passed_s / (linear_s + math.sqrt(linear_s * linear_s + 2 * growth * passed_s)))
     # The root is a float: the sums decide.
     while steps > 0 and replica.began_s + elapsed_s(fleet, row, steps) > at_s:
         steps -= 1
@@ -104,11 +119,13 @@ def plan_run(fleet: World, row: int, start_s: float, prefill: int) -> None:
         replica.run_steps = 0
         replica.ends_s = math.inf
         return
-    replica.step_s = step_s(fleet, replica.decoding, replica.kv, prefill)
+    cold = fleet.cold_steps - replica.steps
+    replica.pace = fleet.cold_pace if cold > 0 else 1.0
+    replica.step_s = replica.pace * step_s(fleet, replica.decoding, replica.kv, prefill)
     steps = 1
     if not prefill:
         first_end = slot_at(fleet, row, replica.decoding - 1).end - replica.steps
-        steps = steps_within_blocks(fleet, row, first_end)
+        steps = steps_within_blocks(fleet, row, min(first_end, cold) if cold > 0 else first_end)
     replica.run_steps = steps
     replica.ends_s = start_s + elapsed_s(fleet, row, steps)
 
@@ -120,6 +137,6 @@ def scatter(fleet: World, row: int) -> None:
     if replica.run_steps:
         factor = factor_at(fleet, _next_place(fleet, row)).of_law
         without_prompts_s = step_s(fleet, replica.decoding, replica.kv, 0)
-        replica.step_s = without_prompts_s * factor + fleet.per_prefill_token_s * replica.prefill
+        replica.step_s = replica.pace * (without_prompts_s * factor + fleet.per_prefill_token_s * replica.prefill)
         replica.run_steps = 1
         replica.ends_s = replica.began_s + replica.step_s

@@ -8,22 +8,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forebay.domain.replica import ReplicaState
-from forebay.domain.scaling import MEMORY_BYTES_MAX, Decision, History, Observation, ReplicaObservation
+from forebay.domain.scaling import MEMORY_BYTES_MAX, Decision, History, Observation, Passes, ReplicaObservation
 from forebay.domain.signal import Known, Unknown
 from forebay.scaling import baselines
+from forebay.scaling.baselines.dynamo import DynamoSla, SlaSettings
+from forebay.scaling.baselines.dynamo_fit import FitSettings
 from forebay.scaling.baselines.wva import WvaV1, WvaV2
 from forebay.scaling.capacity import pool_capacity
 
 MIN, MAX = 2, 24
 MODEST = settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-NAMES = sorted(baselines.ABOUT)
+ABOUT = baselines.ABOUT | baselines.ASIDE
+NAMES = sorted(ABOUT)
 
-MORE_CAN_BE_FEWER = {"wva-v1", "wva-v2"}
+MORE_CAN_BE_FEWER = {"wva-v1", "wva-v2", "dynamo-sla-fitted"}
 """Laws that may ask for fewer replicas at once under more load: V1 leaves saturated replicas out of its mean; V2 takes KV in
-use under a queue for what a replica can hold. Each is shown below by a case of its own."""
+use under a queue for what a replica can hold; what Dynamo fits to may make it refuse the fit. Each is shown below by a case of its own."""
 
 any_float = st.floats() | st.sampled_from([0.0, -1.0, 1e300, -1e300, float("nan"), float("inf"), 5e-324])
 any_signal = st.builds(Known, any_float, any_float) | st.builds(Unknown, st.sampled_from(["never", "timeout", "nan", "frozen", "missing"]))
+any_passes = st.builds(Passes, any_float, st.integers(), st.integers(), any_float, any_float, any_float)
 any_replica = st.builds(
     ReplicaObservation,
     id=st.sampled_from(["chat-0", "chat-1", "", "x" * 500, "ü\x00"]),
@@ -35,6 +39,7 @@ any_replica = st.builds(
     kv_usage=any_signal,
     queued_tokens=any_signal,
     gpu_usage=any_signal,
+    passes=any_passes | st.builds(Unknown),
 )
 any_history = st.none() | st.builds(History, any_float, any_float, st.binary(max_size=9), st.binary(max_size=9), st.binary(max_size=9))
 any_observation = st.builds(
@@ -84,6 +89,7 @@ def seen(now_s, desired, what, memory=b"", pending=0):
             known(kv),
             known(100 * lanes),
             known(min(1.0, running)),
+            passes=passes(now_s, running, kv),
         )
         for index in range(desired - pending)
     ]
@@ -101,6 +107,12 @@ def seen(now_s, desired, what, memory=b"", pending=0):
         running=known(running * (desired - pending)),
         memory=memory,
     )
+
+
+def passes(now_s, running, kv):
+    """What the pool's engine takes by its law."""
+    prefill, kv_tokens = 5.0 * running, 100_000 * kv
+    return Passes(now_s, 1000, 100, 0.010 + 1e-5 * prefill + 1e-4 * running + 1e-7 * kv_tokens, prefill, kv_tokens)
 
 
 def dark(now_s, desired, why, memory):
@@ -133,7 +145,8 @@ def assert_well_formed(decision):
 
 def test_every_one_of_them_is_described_and_made(policies):
     assert sorted(policies) == NAMES
-    assert all(about.what.endswith(".") for about in baselines.ABOUT.values())
+    assert all(about.what.endswith(".") for about in ABOUT.values())
+    assert not set(baselines.ABOUT) & set(baselines.ASIDE)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -208,6 +221,19 @@ def test_more_load_gets_fewer_from_wva_v2(drive, make_targets):
     assert decided(0.10) <= decided(0.60)
 
 
+@pytest.mark.xfail(reason="a fit by which more tokens take less time is refused, and then Dynamo holds", strict=True)
+def test_more_load_gets_fewer_from_a_dynamo_that_fits(drive, make_targets):
+    def decided(kv_tokens):
+        pool = drive(DynamoSla(make_targets(), SlaSettings(fit=FitSettings())), desired=6)
+        slow = [Passes(0.0, 0, 9, 0.080, 0.0, 10_000.0)] * 5
+        told = [*slow, Passes(0.0, 0, 9, 0.030, 0.0, kv_tokens)]
+        replicas = [msgspec.structs.replace(pool.replica(index), passes=each) for index, each in enumerate(told)]
+        return pool.at(0.0, rate=1.0, replicas=replicas).replicas
+
+    # 80 ms by five of six, whatever they hold: 72 ms, more than the ITL of 50. Where the quick one held more, more KV is quicker.
+    assert decided(10_000.0) <= decided(20_000.0)
+
+
 @pytest.mark.parametrize("why", ["timeout", "missing", "nan"])
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"static", "static-peak", "cron"}))
 def test_unknown_never_lowers_or_the_law_is_named_for_it(policies, name, why):
@@ -221,7 +247,7 @@ def test_unknown_never_lowers_or_the_law_is_named_for_it(policies, name, why):
         desired, memory = decision.replicas, decision.memory
         counts.append(desired)
     kind = {"timeout": "error", "missing": "empty", "nan": "nan"}[why]
-    assert (min(counts) < 10) == (kind in baselines.ABOUT[name].reads_outage_as_zero)
+    assert (min(counts) < 10) == (kind in ABOUT[name].reads_outage_as_zero)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -232,7 +258,7 @@ def test_a_thousand_replicas_fit_into_memory(policies, name, thousand):
         assert 0 < len(memory) <= MEMORY_BYTES_MAX
 
 
-@pytest.mark.parametrize("name", ["kpa", "ray", "kubeai", "aibrix-apa", "wva-v2", "sageserve", "dynamo-sla"])
+@pytest.mark.parametrize("name", ["kpa", "ray", "kubeai", "aibrix-apa", "wva-v2", "sageserve", "dynamo-sla", "dynamo-sla-fitted"])
 def test_memory_is_bounded_however_often_it_is_asked(policies, name):
     """A look every 2 s for twenty minutes: windows fill up, and stay within the limit."""
     policy, memory = policies[name], b""

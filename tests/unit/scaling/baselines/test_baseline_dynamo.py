@@ -41,22 +41,24 @@ def test_one_silent_engine_makes_it_observe(drive, make_targets, law):
 
 def test_model_of_a_pass_and_of_a_queue(round_pool):
     profile = round_pool.profile
+    plane, chunk = dynamo_model.given(profile, SHAPE), profile.prefill_chunk_tokens
     # 10 ms + 1000 × 10 µs + 11,000 × (0.1 µs + 100 µs ÷ 1,100) = 10 + 10 + 2.1 ms.
-    assert dynamo_model.step_s(profile, SHAPE, 1000, 11_000) == pytest.approx(0.0221)
+    assert plane.pass_s(1000, 11_000) == pytest.approx(0.0221)
     # 4,500 queued + 1,000 own, chunks of 2,000: 2 × 30 ms + (10 + 15) ms = 85 ms on an idle engine.
-    assert dynamo_model.ttft_s(profile, SHAPE, 4500, 0) == pytest.approx(0.085)
+    assert dynamo_model.ttft_s(plane, chunk, SHAPE, 4500, 0) == pytest.approx(0.085)
     # One more sequence of 1,100 tokens: 10 + 1.1 × 0.19… ms.
-    assert dynamo_model.itl_s(profile, SHAPE, 0, 0) == pytest.approx(0.010 + 1100 * 1e-7 + 1e-4)
+    assert dynamo_model.itl_s(plane, SHAPE, 0, 0) == pytest.approx(0.010 + 1100 * 1e-7 + 1e-4)
 
 
 def test_best_rate_is_the_largest_batch_within_both_promises(round_pool):
     profile = round_pool.profile
+    plane = dynamo_model.given(profile, SHAPE)
     # Batch b: step = 10 ms + 5b × 10 µs + b × 1,100 × 0.1 µs + b × 0.1 ms = 10 + 0.26 b ms. 256 slots but KV for 90: 33.4 ms.
-    assert dynamo_model.best_rate(profile, SHAPE, 1.0, 0.05) == pytest.approx(90 / (200 * 0.0334))
+    assert dynamo_model.best_rate(plane, profile, SHAPE, 1.0, 0.05) == pytest.approx(90 / (200 * 0.0334))
     # ITL 20 ms: b = 38 (19.88 ms).
-    assert dynamo_model.best_rate(profile, SHAPE, 1.0, 0.02) == pytest.approx(38 / (200 * 0.01988))
+    assert dynamo_model.best_rate(plane, profile, SHAPE, 1.0, 0.02) == pytest.approx(38 / (200 * 0.01988))
     # Not even one fits: the rate at batch 1 all the same.
-    assert dynamo_model.best_rate(profile, SHAPE, 1.0, 0.001) == pytest.approx(1 / (200 * 0.01026))
+    assert dynamo_model.best_rate(plane, profile, SHAPE, 1.0, 0.001) == pytest.approx(1 / (200 * 0.01026))
 
 
 def test_sla_up_only_if_every_engine_would_break(drive, make_targets):

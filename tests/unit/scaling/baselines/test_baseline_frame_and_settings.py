@@ -125,7 +125,7 @@ def test_a_pool_without_a_profile_is_refused(round_pool):
         baselines.named(bare, pool_capacity(bare), peak_replicas=None)
 
 
-@pytest.mark.parametrize("name", sorted(baselines.ABOUT))
+@pytest.mark.parametrize("name", sorted(baselines.ABOUT | baselines.ASIDE))
 def test_every_law_has_a_small_grid_whose_candidates_decide(drive, round_targets, name):
     hourly = [1.0 + hour % 5 for hour in range(24)]
     found = grid.candidates(name, round_targets, peak_replicas=12, hourly=hourly)
@@ -140,7 +140,7 @@ def test_every_law_has_a_small_grid_whose_candidates_decide(drive, round_targets
 def test_the_first_candidate_is_the_default_where_it_has_one(round_pool, round_targets, drive):
     """Same decisions as `named` over a stretch of load, for every law that isn't sized from the span."""
     policies = baselines.named(round_pool, pool_capacity(round_pool), peak_replicas=12)
-    for name in sorted(set(baselines.ABOUT) - {"static", "cron", "static-peak"}):
+    for name in sorted(set(baselines.ABOUT | baselines.ASIDE) - {"static", "cron", "static-peak"}):
         first = grid.candidates(name, round_targets, peak_replicas=12)[0].make()
         counts = []
         for policy in (policies[name](), first):
