@@ -18,7 +18,7 @@ from forebay.scaling.capacity import pool_capacity
 HOME = Path(__file__).parents[4]
 OF = targets(POOL, pool_capacity(POOL))
 DEFAULTS = {name: make() for name, make in named(POOL, pool_capacity(POOL), peak_replicas=12).items()}
-DECIDED_BY_NAME = {("aibrix-apa", "fixed"), ("aibrix-apa-fixed", "fixed")}
+DECIDED_BY_NAME = {("aibrix-apa", "fixed"), ("aibrix-apa-fixed", "fixed"), ("dynamo-sla", "sla.fit")}
 """Fields for which there is a name of its own."""
 
 
