@@ -64,11 +64,11 @@ def command(
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab.policies import chosen, fitting  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab.policies import fitting  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
-    names = chosen("--policies", policies)
+    names = _names(policies, tuned)
     request = options.request(spec, pool, options.trace_options(given), given)
     fitting(names, request)
     lab_output.warn_of_seeds(request, seeds)
@@ -81,10 +81,19 @@ def command(
     _deliver(found, rivals, json, html)
 
 
+def _names(policies: str, tuned: bool) -> list[str]:
+    from forebay.app.lab import tuning
+    from forebay.app.lab.policies import chosen
+
+    names = chosen("--policies", policies)
+    if tuned:
+        tuning.require_tunable("--tuned", names)
+    return names
+
+
 def _rivals(ready: "Prepared", names: list[str], jobs: int) -> "Rivals":
     from forebay.app.lab import tuning
 
-    names = tuning.tunable(names)
     with lab_output.told_bar() as (doing, tell):
         return tuning.rivals(ready, names, jobs=jobs or cores(), doing=doing, tell=tell)
 

@@ -119,6 +119,9 @@ def test_what_tune_finds_for_others_is_a_name_that_can_be_played(request_):
 
 def test_only_policies_without_settings_are_tuned():
     assert tuning.tunable(["forebay", "kpa", "kpa:target=3", "ray"]) == ["kpa", "ray"]
+    tuning.require_tunable("--tuned", ["forebay", "kpa:target=3", "kpa"])
+    with pytest.raises(BadInput, match=r"--tuned: found nothing to tune among forebay, kpa:target=3, allowed: another autoscaler without"):
+        tuning.require_tunable("--tuned", ["forebay", "kpa:target=3"])
     with pytest.raises(BadInput, match="'kpa:target=3', allowed: names without settings"):
         tuning.require_defaults("--policies", ["ray", "kpa:target=3"])
 

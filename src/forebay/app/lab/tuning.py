@@ -62,6 +62,8 @@ class Rivals(msgspec.Struct, frozen=True):
     trained: Prepared
     said: str
     choices: tuple[Choice, ...]
+    as_given: bool = False
+    """Some of the others came with settings, and were not tuned."""
 
     @property
     def note(self) -> str:
@@ -69,7 +71,7 @@ class Rivals(msgspec.Struct, frozen=True):
         requests = min(self.trained.survey.requests, tune.REQUESTS_MAX)
         return (
             f"Rows named {TUNED.strip()} have the settings that were cheapest while they kept the promise on {self.said} "
-            f"({requests:,} requests a run)."
+            f"({requests:,} requests a run).{' Rows with settings of their own are played as they were given.' if self.as_given else ''}"
         )
 
 
@@ -126,6 +128,15 @@ def tunable(names: Sequence[str]) -> list[str]:
     return [name for name in names if name != FAVOURITE and not parted(name)[1]]
 
 
+def require_tunable(option: str, names: Sequence[str]) -> None:
+    """Raises BadInput where none of ``names`` can be tuned."""
+    if not tunable(names):
+        raise BadInput(
+            f"{option}: found nothing to tune among {', '.join(names)}, allowed: another autoscaler without settings beside them; "
+            "`forebay tune` looks for Forebay's own"
+        )
+
+
 def require_defaults(option: str, names: Sequence[str]) -> None:
     """Raises BadInput where one of ``names`` carries settings: then there is nothing to be looked for."""
     for name in names:
@@ -134,12 +145,13 @@ def require_defaults(option: str, names: Sequence[str]) -> None:
 
 
 def rivals(ready: Prepared, names: Sequence[str], *, jobs: int, doing: Callable[[str], None], tell: Tell) -> Rivals:
-    """What `compare` plays beside the defaults: the best settings of ``names`` (see `tunable`), as far as they have any."""
+    """What `compare` plays beside the defaults: the best settings of ``names`` that are `tunable`, as far as they have any."""
     doing("the training span")
     span = training_span(ready, pool_capacity(ready.request.pool).rate_per_s or 0.0)
     trained = bounded(prepared(span.request, doing, tell))
-    choices = choose(trained, names, span.hourly, jobs=jobs, doing=doing, tell=tell)
-    return Rivals(trained, span.said, tuple(choice for choice in choices if len(choice.tried) > 1))
+    choices = choose(trained, tunable(names), span.hourly, jobs=jobs, doing=doing, tell=tell)
+    given = any(parted(name)[1] for name in names)
+    return Rivals(trained, span.said, tuple(choice for choice in choices if len(choice.tried) > 1), given)
 
 
 def choose(
