@@ -284,9 +284,9 @@ def test_the_policy_that_somebody_has_is_played_as_it_is_set(tmp_path):
     assert set(policies) == {"hpa-queue:target=3,down=10m", "static:replicas=1", "static:replicas=3"}
     assert policies["static:replicas=3"]["replicas_mean"] == pytest.approx(3, abs=0.5)
     assert "hpa-queue:target=3,down=10m" in page.read_text()
-    # Without a schedule there is no limit to be a multiple of: its column went after that of the dollars.
+    # Without a schedule there is no limit to be a multiple of: its column went after those that say something.
     assert "limit" not in table
-    assert "saved" in table
+    assert "kept" in table
 
 
 def test_settings_that_can_not_be_are_told_before_anything_is_played(tmp_path):
