@@ -102,7 +102,7 @@ def work(task: Task, tell: Callable[[float], None]) -> Row:
         if missed(fleets[0], world) > task.allowed:
             raise Lost(share)
 
-    settings = tuning.described(task.candidate) if task.candidate else "defaults"
+    settings = candidates.described(task.candidate) if task.candidate else "defaults"
     began_s = time.process_time()
     ready, policy = lead_in.begun(task.ready, made, name, seed, lambda _: None) if task.led else (task.ready, made())
     world = scenario(ready, seed)

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
-from forebay.demand import named, series, trace
+from forebay.demand import named, prometheus, series, trace
 from forebay.domain.errors import BadInput
 from forebay.loadgen.files import GZIP_MAGIC, HEAD_BYTES, LINE_CHARS_MAX, check_text, lines
 from forebay.spec.problems import did_you_mean
@@ -110,6 +110,8 @@ def guess(line: str, renamed: Mapping[str, str] | None = None) -> str:
     """
     if line.startswith(_LENGTHS_SIGN):
         return SERVEGEN_LENGTHS
+    if prometheus.SIGN in line:
+        return "prometheus"
     of_requests = trace.guess(line, renamed)
     return of_requests or next((name for name, sign in _RATE_SIGNS if line.startswith(sign) or f",{sign}" in line), "")
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.app.trace_files import FORMATS, NAMED, SERVEGEN_LENGTHS, blocks, first_line, format_of, guess, is_clients, renames
-from forebay.demand import columns, intensity, series, servegen, synthesis, transform
+from forebay.demand import columns, intensity, prometheus, series, servegen, synthesis, transform
 from forebay.demand.arrays import ArrivalSource
 from forebay.demand.counts import Counts
 from forebay.demand.intensity import Intensity
@@ -193,6 +193,8 @@ def read_series(path: Path, name: str, column: str = "", *, lenient: bool = Fals
         return series.azure2024_rate(text, str(path), lenient=lenient, counts=counts)
     if name == "o365":
         return series.o365(text, column, str(path), lenient=lenient, counts=counts)
+    if name == "prometheus":
+        return prometheus.series(text, str(path), lenient=lenient, counts=counts)
     if is_clients(path):
         return RateSeries(
             0.0, servegen.WINDOW_S, servegen.clients(text, str(path), lenient=lenient, counts=counts).totals(), name=str(path)

@@ -60,7 +60,7 @@ def command(
     given = locals().copy()
     from forebay.app.lab.comparing import compared  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
-    from forebay.app.lab.policies import chosen
+    from forebay.app.lab.policies import chosen, fitting
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
@@ -68,9 +68,11 @@ def command(
     last_s = options.above_zero_s("--last", last)
     with lab_output.told_bar() as (doing, tell):
         doing(f"reading {history or 'what was recorded'}")
-        ready = prepared(_request(spec, history or options.state_folder(spec), last_s, given, tell), doing, tell)
-    with lab_output.bar(f"{len(names)} policies") as tell:
-        found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
+        request = _request(spec, history or options.state_folder(spec), last_s, given, tell)
+        fitting(names, request)
+        ready = prepared(request, doing, tell)
+    with lab_output.told_bar() as (doing, tell):
+        found = compared(ready, names, seeds=seeds, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell, doing=doing)
     lab_output.deliver(found, json, html)
 
 

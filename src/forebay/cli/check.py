@@ -99,7 +99,7 @@ def summary(spec: Spec, file: Path, missing: Sequence[str]) -> dict[str, Any]:
 def _print(spec: Spec, file: Path, missing: Sequence[str]) -> None:
     console = output_console()
     sizes = [sizing(pool) for pool in spec.pools]
-    pools = _table("pool", "model", "replicas", "promise", "one replica", "buffer", "$/hour", "engine")
+    pools = _table("pool", "model", "replicas", "promise", "one replica serves", "buffer", "$/hour", "engine")
     for pool, size in zip(spec.pools, sizes, strict=True):
         pools.add_row(
             pool.name, pool.model, _replicas(pool), _promise(pool), _rate(size), str(size.buffer_replicas), _usd(size), _engine(pool)
@@ -110,6 +110,8 @@ def _print(spec: Spec, file: Path, missing: Sequence[str]) -> None:
         tiers.add_row(tier.name, str(tier.rank), format_duration(tier.ttft_s), format_duration(tier.longest_wait_s), note)
     console.print(pools)
     console.print(tiers)
+    for line in _explained(spec, sizes, file):
+        console.print(line, style="dim", highlight=False, markup=False)
     if spec.teams:
         teams = _table("team", "weight", "tiers", "keys")
         for team in spec.teams:
@@ -123,6 +125,22 @@ def _print(spec: Spec, file: Path, missing: Sequence[str]) -> None:
     if all(pool.engine.kind == "attach" for pool in spec.pools):
         start += f" (or the queue alone: forebay gateway -c {file})"
     typer.echo(f"{file} is right. Gateway {_listen(spec.gateway)}, admin {_listen(spec.admin)}; start it with: {start}")
+
+
+def _explained(spec: Spec, sizes: Sequence[Sizing], file: Path) -> Iterator[str]:
+    """Which of two first tokens goes where, and what the figure of one replica is."""
+    first, *_ = sorted(spec.tiers, key=lambda tier: tier.rank)
+    differ = [f"{pool.name} {format_duration(pool.slo.ttft_s)}" for pool in spec.pools if pool.slo.ttft_s != first.ttft_s]
+    if differ:
+        yield (
+            f"First tokens: by the pool's ({', '.join(differ)}) replicas are sized, and {first.name} is judged in the lab; by the tiers' "
+            "own it is decided who goes first in the queue, and the meters count what was kept."
+        )
+    if any(size.replica_rate_per_s and size.declared_replica_rate_per_s is None for size in sizes):
+        yield (
+            "One replica serves at most that: at a steady rate, with `shape` for every request and the mean pace just kept. Bursts, "
+            f"lengths that vary and small fleets take a part of it, which forebay plan size -c {file} --trace FILE measures."
+        )
 
 
 def _warnings(spec: Spec, sizes: list[Sizing], missing: Sequence[str]) -> list[str]:

@@ -58,17 +58,19 @@ def command(
     (HPA, KEDA, Knative, llm-d, Dynamo, AIBrix, Ray Serve …) on the same arrivals, engines and cold starts. Rows with a tick keep the
     promise of the spec. The clairvoyant schedule knows the future: nothing is known to keep it with fewer GPU-hours.
 
-    Others stand at their sources' defaults; with --tuned each is played once more with the best of up to 16 settings.
+    Others stand at their sources' defaults, or as yours is set: `--policies "hpa-queue:target=3,down=10m,forebay"` (all that can be
+    set is in docs/baselines.md); with --tuned those without settings are played once more with the best of up to 16.
 
     What is before --start is history that policies may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab.policies import chosen  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab.policies import fitting  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
-    names = chosen("--policies", policies)
+    names = _names(policies, tuned)
     request = options.request(spec, pool, options.trace_options(given), given)
+    fitting(names, request)
     lab_output.warn_of_seeds(request, seeds)
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
@@ -77,6 +79,16 @@ def command(
         ready = msgspec.structs.replace(ready, notes=(*ready.notes, rivals.note))
     found = _played(ready, names, [choice.chosen for choice in rivals.choices] if rivals else [], given)
     _deliver(found, rivals, json, html)
+
+
+def _names(policies: str, tuned: bool) -> list[str]:
+    from forebay.app.lab import tuning
+    from forebay.app.lab.policies import chosen
+
+    names = chosen("--policies", policies)
+    if tuned:
+        tuning.require_tunable("--tuned", names)
+    return names
 
 
 def _rivals(ready: "Prepared", names: list[str], jobs: int) -> "Rivals":
@@ -98,16 +110,15 @@ def _deliver(found: "Comparison", rivals: "Rivals | None", json: str | None, htm
 def _played(ready: "Prepared", names: list[str], tuned: "list[Candidate]", given: dict[str, Any]) -> "Comparison":
     from forebay.app.lab.comparing import compared
 
-    seeds, rows = given["seeds"], len(names) + len(tuned)
-    runs = f"{rows} policies" if rows > 1 else names[0]
-    with lab_output.bar(f"{runs} × {seeds} seeds" if seeds > 1 else runs) as tell:
+    with lab_output.told_bar() as (doing, tell):
         return compared(
             ready,
             names,
-            seeds=seeds,
+            seeds=given["seeds"],
             jobs=given["jobs"] or cores(),
             bound=given["bound"],
             timelines=given["html"] is not None,
             tell=tell,
+            doing=doing,
             tuned=tuned,
         )

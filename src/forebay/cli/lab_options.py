@@ -20,7 +20,7 @@ from forebay.simulation.values import Dispatch, Order, Queueing
 from forebay.spec.problems import did_you_mean, listed
 from forebay.spec.types import Pool, Spec
 
-TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
+TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "prometheus", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
 SCALE_MAX = 1e6
 WEIGHT_MAX = 1e9
@@ -135,7 +135,21 @@ Seed = Annotated[
 ]
 Seeds = Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Play so many seeds, and show how far results stray.")]
 Policies = Annotated[
-    str, typer.Option("--policies", metavar="NAME,…", help="all, or names parted by commas. An unknown name lists those there are.")
+    str,
+    typer.Option(
+        "--policies",
+        metavar="NAME[:KEY=…],…",
+        help="all, or names parted by commas, each as its source has it, or with settings after a colon: hpa-queue:target=3,down=10m. "
+        "An unknown name lists those there are, an unknown setting those of its policy.",
+    ),
+]
+OnePolicy = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="NAME[:KEY=…]",
+        help="Which policy, with settings after a colon: hpa-queue:target=3,down=10m. An unknown name lists those there are.",
+    ),
 ]
 Tuned = Annotated[
     bool,

@@ -32,21 +32,14 @@ LINE_EVERY_S = 15.0
 """Between lines of progress where there is no terminal…"""
 LINES_PER_ELAPSED = 20
 """…and no more than so many in the time that has gone by: a night's run writes a hundred or so, not thousands."""
+NOTHING = "–"
 _GAPS = (2, 1)
 """Between columns of the table of policies; the wider one where there is room."""
 _KEPT = ("", "policy", "GPU-\nhours", "×\nlimit", "kept")
-"""Shown however narrow the terminal is."""
+"""Shown however narrow the terminal is, unless there is nothing in them."""
 _DROPPED = ("cut", "shed", "$", "pace", "1st\ntoken", "turns\n/day", "longest", "breaches", "actions", "saved")
 """In this order, where there is no room."""
 _COLUMNS = (*_KEPT, "1st\ntoken", "pace", "breaches", "longest", "shed", "cut", "actions", "turns\n/day", "$", "saved")
-
-
-@contextlib.contextmanager
-def bar(title: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr; gives what to tell the fraction that is done."""
-    with told_bar() as (doing, tell):
-        doing(title)
-        yield tell
 
 
 class Lines:
@@ -141,7 +134,7 @@ def show(comparison: "Comparison", html: Path | None) -> None:
     table, hidden = _table(comparison, console.width)
     console.print(table)
     if hidden:
-        console.print(f"{hidden} columns more in a terminal of 130 or wider, or with --json.", style="dim", markup=False)
+        console.print(f"{hidden} column{'s' * (hidden > 1)} more in a terminal of 130 or wider, or with --json.", style="dim", markup=False)
     for note in comparison.ready.notes:
         console.print(f"note: {note}", style="yellow", markup=False)
     bound = comparison.bound
@@ -208,7 +201,7 @@ def show_run(run: "RunResult") -> None:
 
 
 def _time(seconds: float | None) -> str:
-    return "–" if seconds is None or not math.isfinite(seconds) else format_duration(round(seconds, 3))
+    return NOTHING if seconds is None or not math.isfinite(seconds) else format_duration(round(seconds, 3))
 
 
 def _title(comparison: "Comparison") -> str:
@@ -229,9 +222,16 @@ def _table(comparison: "Comparison", width: int) -> tuple[Table, int]:
     if comparison.bound is not None:
         rows.insert(0, _bound_row(comparison.bound, comparison.yardstick.promise))
     columns = [name for name in _COLUMNS if any(name in row for row in rows)]
+    if _width(columns, rows, min(_GAPS)) > width:
+        rows = [{**row, "policy": _broken(row["policy"])} for row in rows]
+    # What is empty in all rows goes first, and is no loss.
+    for name in [name for name in columns if name and all(row.get(name, NOTHING) == NOTHING for row in rows)]:
+        if _width(columns, rows, min(_GAPS)) > width:
+            columns.remove(name)
     whole = len(columns)
-    while len(columns) > len(_KEPT) and _width(columns, rows, min(_GAPS)) > width:
-        columns.remove(next(name for name in _DROPPED if name in columns))
+    for name in _DROPPED:
+        if name in columns and _width(columns, rows, min(_GAPS)) > width:
+            columns.remove(name)
     gap = next((gap for gap in _GAPS if _width(columns, rows, gap) <= width), min(_GAPS))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     for name in columns:
@@ -240,6 +240,11 @@ def _table(comparison: "Comparison", width: int) -> tuple[Table, int]:
     for row in rows:
         table.add_row(*(row.get(name, "") for name in columns), style="dim" if row["policy"] == "clairvoyant" else "")
     return table, whole - len(columns)
+
+
+def _broken(name: str) -> str:
+    """A policy's name, with a line for each of the settings that it carries."""
+    return name.replace(":", ":\n", 1).replace(",", ",\n")
 
 
 def _width(columns: Sequence[str], rows: Sequence[Mapping[str, str]], gap: int) -> int:
@@ -268,12 +273,12 @@ def _row(comparison: "Comparison", line: "PolicySummary") -> dict[str, str]:
         "": "[green]✓[/green]" if line.holds_slo else "[red]✗[/red]",
         "policy": f"[bold]{line.name}[/bold]" if line.holds_slo else line.name,
         "GPU-\nhours": f"{format_hours(line.gpu_hours)}{_spread(line, 'gpu_hours', '{:,.1f}')}",
-        "×\nlimit": "–" if line.vs_clairvoyant is None else f"{line.vs_clairvoyant:.3f}",
+        "×\nlimit": NOTHING if line.vs_clairvoyant is None else f"{line.vs_clairvoyant:.3f}",
         "kept": f"{format_share(comparison.attained(line.name), comparison.yardstick.promise)}{_spread(line, 'both_attainment', '{:.2%}')}",
         "1st\ntoken": _worst(line.ttft_attainment, comparison),
         "pace": _worst(line.itl_attainment, comparison),
         "breaches": f"{line.breaches:,}",
-        "longest": format_duration(line.longest_breach_s) if line.breaches else "–",
+        "longest": format_duration(line.longest_breach_s) if line.breaches else NOTHING,
         "shed": f"{line.shed:,}",
         "cut": f"{line.truncated:,}",
         "actions": f"{line.scale_actions:,}",
@@ -281,7 +286,7 @@ def _row(comparison: "Comparison", line: "PolicySummary") -> dict[str, str]:
     }
     saved = line.saved_vs_static_usd
     if comparison.yardstick.static_usd is not None:
-        cells |= {"$": _whole(line.cost_usd), "saved": "–" if saved is None else _whole(saved)}
+        cells |= {"$": _whole(line.cost_usd), "saved": NOTHING if saved is None else _whole(saved)}
     return cells
 
 
@@ -292,7 +297,7 @@ def _whole(usd: float) -> str:
 
 def _worst(shares: Mapping[str, float], comparison: "Comparison") -> str:
     promised = [share for tier, share in shares.items() if tier in comparison.yardstick.promised_tiers]
-    return format_share(min(promised), comparison.yardstick.promise) if promised else "–"
+    return format_share(min(promised), comparison.yardstick.promise) if promised else NOTHING
 
 
 def _spread(line: "PolicySummary", name: str, form: str) -> str:

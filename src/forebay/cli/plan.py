@@ -15,7 +15,7 @@ from forebay.app.outputs import check_apart
 from forebay.app.trace_files import FORMATS
 from forebay.cli import plan_inputs as inputs
 from forebay.cli.output import aside, check_json, file_of, write_json
-from forebay.cli.plan_table import per, show, show_measured
+from forebay.cli.plan_table import Said, per, show, show_measured
 from forebay.cli.stopping import stoppable
 from forebay.domain.errors import BadInput
 from forebay.scaling.capacity import REPLICAS_MAX
@@ -134,10 +134,10 @@ def size(
     found = None
     if measure and spec is not None and qps_per_replica is None:
         found = inputs.measured_rate(spec, pool, lengths, part, lenient, _busiest(known, rates))
-    if found is not None and found.measured_per_s:
-        known["replica_per_s"] = sizing.exactly(found.measured_per_s)
+        known |= {"replica_per_s": sizing.exactly(found.measured_per_s)} if found and found.measured_per_s else {}
     facts, planned = _worked_out(known, failure_domains, rates)
-    _deliver(facts, planned, found, inputs.warm_of(spec, pool, facts), json, rates.told if rates else ())
+    said = Said("ramp_per_s2" in known or bool(rates), not (found or qps_per_replica) and inputs.computes_rate(spec, pool))
+    _deliver(facts, planned, said, found, inputs.warm_of(spec, pool, facts), json, rates.told if rates else ())
 
 
 def _one_of_each(ramp_per_min: str | None, rise: str | None, spares: int | None, failure_domains: int | None) -> None:
@@ -148,6 +148,7 @@ def _one_of_each(ramp_per_min: str | None, rise: str | None, spares: int | None,
 def _deliver(
     facts: Facts,
     planned: Plan,
+    said: Said,
     found: "ReplicaRate | None",
     warm: tuple[WarmPlan, Fraction] | None,
     json: str | None,
@@ -157,7 +158,7 @@ def _deliver(
         measures = {"measured_replica_qps": found.measured_per_s, "formula_replica_qps": found.formula_per_s} if found else {}
         write_json({**msgspec.structs.asdict(planned), **(msgspec.structs.asdict(warm[0]) if warm else {}), **measures}, json)
     if json != "-":
-        show(facts, planned, warm)
+        show(facts, planned, warm, said)
         if found is not None:
             show_measured(found)
     for line in told:

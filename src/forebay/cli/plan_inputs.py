@@ -55,6 +55,11 @@ def of_pool(path: Path | None, name: str | None) -> dict[str, Any]:
     return known
 
 
+def computes_rate(path: Path | None, name: str | None) -> bool:
+    """Whether the rate of one replica is the formula's: no pool of ``path`` declares its own."""
+    return path is not None and _pool(path, name).scaling.replica_rate_per_s is None
+
+
 def warm_of(path: Path | None, name: str | None, facts: sizing.Facts) -> tuple[sizing.WarmPlan, Fraction] | None:
     """What the pool's warm nodes make of the buffer, and how long a start on one takes; None where it holds none."""
     found = _pool(path, name) if path is not None else None

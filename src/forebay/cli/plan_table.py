@@ -1,7 +1,7 @@
 """How ``forebay plan size`` shows a plan: each number with how it comes about."""
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.table import Table
 
@@ -11,6 +11,15 @@ from forebay.simulation.sizing import Facts, Plan, WarmPlan
 
 if TYPE_CHECKING:
     from forebay.app.lab.replica_rate import ReplicaRate
+
+
+class Said(NamedTuple):
+    """Where facts are from."""
+
+    ramp: bool
+    """It was given, or seen; else it is 0 since nobody said anything."""
+    by_formula: bool
+    """What one replica serves was computed from the configuration, and not measured."""
 
 
 def per(rate_per_s: Fraction) -> str:
@@ -27,13 +36,13 @@ def _usd(amount: float) -> str:
     return f"${amount:,.0f}" if amount >= 1000 or amount == int(amount) else f"${amount:,.2f}"
 
 
-def show(facts: Facts, planned: Plan, warm: tuple[WarmPlan, Fraction] | None = None) -> None:
+def show(facts: Facts, planned: Plan, warm: tuple[WarmPlan, Fraction] | None, said: Said) -> None:
     """Print ``planned`` for people; ``warm``: what warm nodes make of the buffer, and how long a start on one takes (seconds)."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for row in [*_sizes(facts, planned), *([_warm(facts, planned, *warm)] if warm else []), *_prices(facts, planned)]:
+    for row in [*_sizes(facts, planned, said), *([_warm(facts, planned, *warm)] if warm else []), *_prices(facts, planned)]:
         table.add_row(*row)
     console = output_console(highlight=False)
     console.print(table)
@@ -58,9 +67,11 @@ def show_measured(found: "ReplicaRate") -> None:
     output_console(highlight=False).print(f"\n{said}", markup=False)
 
 
-def _sizes(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:
+def _sizes(facts: Facts, planned: Plan, said: Said) -> list[tuple[str, str, str]]:
     each = facts.replica_per_s * facts.target
     share = "all that it can serve" if facts.target == 1 else f"{float(facts.target):.4g} of the {per(facts.replica_per_s)} it can serve"
+    if said.by_formula:
+        share += ": a bound, for the mean pace at a steady rate; --trace or --lengths measure it"
     rows = [("one replica", per(each), share)]
     for name, rate, count, gpus in (
         ("peak", facts.peak_per_s, planned.peak_replicas, planned.peak_gpus),
@@ -71,20 +82,34 @@ def _sizes(facts: Facts, planned: Plan) -> list[tuple[str, str, str]]:
             rows.append((name, f"{_replicas(count)}, {gpus} GPU{'' if gpus == 1 else 's'}", because))
     if facts.peak_per_s is None:
         rows.append(("peak, trough", "not known", "give --peak and --trough, or a --trace: replicas, min, max and cost follow from them"))
-    if facts.ramp_per_s2 and not facts.cold_start_s:
-        rows.append(("warm buffer", "not known", "give --cold-start: how long until a new replica is ready"))
-    elif facts.ramp_per_s2:
-        until = format_duration(float(facts.cold_start_s))
-        because = f"a rise of {per(facts.ramp_per_s2 * 60)} a minute × the {until} until a new replica is ready"
-        rows.append(("headroom", per(facts.ramp_per_s2 * facts.cold_start_s), because))
-        rows.append(("warm buffer", _replicas(planned.buffer_replicas), f"{planned.headroom_ratio:.4g} replicas' worth, rounded up"))
+    elif facts.trough_per_s is None:
+        rows.append(("trough", "not known", "give --trough, or a --trace: the pool's scaling.min follows from it"))
+    rows += _buffer(facts, planned, said)
     if planned.spare_replicas:
         rows.append(("spares", _replicas(planned.spare_replicas), "may fail at once and not be missed"))
     if planned.floor_replicas is not None:
         rows.append(("min", _replicas(planned.floor_replicas), "trough and spares: the pool's scaling.min"))
     if planned.ceiling_replicas is not None:
-        rows.append(("max", _replicas(planned.ceiling_replicas), "peak, warm buffer and spares: the pool's scaling.max"))
+        added = "peak, warm buffer and spares" if said.ramp else "peak and spares, without the warm buffer"
+        rows.append(("max", _replicas(planned.ceiling_replicas), f"{added}: the pool's scaling.max"))
     return rows
+
+
+def _buffer(facts: Facts, planned: Plan, said: Said) -> list[tuple[str, str, str]]:
+    """What has to be warm for what comes during a start, or what is missing to say so."""
+    if not said.ramp:
+        cold = "" if facts.cold_start_s else " and --cold-start"
+        return [("warm buffer", "not known", f"give --ramp-per-min or --rise{cold}, `ramp` in the --spec, or a --trace")]
+    if not facts.ramp_per_s2:
+        return []
+    if not facts.cold_start_s:
+        return [("warm buffer", "not known", "give --cold-start: how long until a new replica is ready")]
+    until = format_duration(float(facts.cold_start_s))
+    because = f"a rise of {per(facts.ramp_per_s2 * 60)} a minute × the {until} until a new replica is ready"
+    return [
+        ("headroom", per(facts.ramp_per_s2 * facts.cold_start_s), because),
+        ("warm buffer", _replicas(planned.buffer_replicas), f"{planned.headroom_ratio:.4g} replicas' worth, rounded up"),
+    ]
 
 
 def _warm(facts: Facts, planned: Plan, warm: WarmPlan, start_s: Fraction) -> tuple[str, str, str]:

@@ -14,9 +14,7 @@ def command(
     spec: options.SpecFile,
     trace: options.Trace,
     trace_format: options.TraceFormat = "auto",
-    policy: Annotated[
-        str, typer.Option("--policy", metavar="NAME", help="Which policy. An unknown name lists those there are.")
-    ] = "forebay",
+    policy: options.OnePolicy = "forebay",
     jobs: options.Jobs = 0,
     pool: options.PoolName = None,
     lengths: options.Lengths = None,
@@ -53,16 +51,17 @@ def command(
     given = locals().copy()
     from forebay.app.lab.comparing import as_json, compared, speed  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
-    from forebay.app.lab.policies import chosen
+    from forebay.app.lab.policies import chosen, fitting
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
     name = options.just_one("--policy", chosen("--policy", policy, alone=True))
     request = options.request(spec, pool, options.trace_options(given), given)
+    fitting([name], request, "--policy")
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
-    with lab_output.bar(name) as tell:
-        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
+    with lab_output.told_bar() as (doing, tell):
+        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell, doing=doing)
     run = found.runs[name][0]
     lab_output.deliver(found, json, html, one(as_json(found), speed(run)))
     if json != "-":

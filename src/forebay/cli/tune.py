@@ -59,6 +59,7 @@ def command(
 
     options.check_outputs(given)
     names = chosen("--policies", policies)
+    tuning.require_defaults("--policies", names)
     train_s = None if train is None else options.above_zero_s("--train", train)
     request = options.request(spec, pool, options.trace_options(given), given)
     with lab_output.told_bar() as (doing, tell):

@@ -62,23 +62,23 @@ class RateSeries(NamedTuple):
 
 def azure2024_rate(lines: Iterable[str], name: str, *, lenient: bool = False, counts: Counts | None = None) -> RateSeries:
     """``minute,rpm,…``: requests per minute at minutes of an even grid; comments may say when minute 0 was."""
-    grid = _Grid(lines, name, "minute", 60.0, lenient, counts or Counts())
+    grid = Grid(lines, name, "minute", 60.0, lenient, counts or Counts())
     return grid.series("rpm", 1 / 60, Unit.REQUESTS)
 
 
 def o365(lines: Iterable[str], column: str, name: str, *, lenient: bool = False, counts: Counts | None = None) -> RateSeries:
     """``minute,A_prod,…``: prompt tokens per minute of the column named ``column``."""
-    grid = _Grid(lines, name, "minute", 60.0, lenient, counts or Counts())
+    grid = Grid(lines, name, "minute", 60.0, lenient, counts or Counts())
     return grid.series(column, 1 / 60, Unit.PROMPT_TOKENS)
 
 
 def servegen_totals(lines: Iterable[str], name: str, *, lenient: bool = False, counts: Counts | None = None) -> RateSeries:
     """``t_s,rate_rps``: requests per second from each time to the next; windows that are left out had no requests."""
-    grid = _Grid(lines, name, "t_s", 1.0, lenient, counts or Counts())
+    grid = Grid(lines, name, "t_s", 1.0, lenient, counts or Counts())
     return grid.series("rate_rps", 1.0, Unit.REQUESTS, gaps_are_zero=True)
 
 
-class _Grid:
+class Grid:
     """The rows of a small CSV with a time in its first named column; comments start with ``#``."""
 
     def __init__(self, lines: Iterable[str], name: str, time_column: str, unit_s: float, lenient: bool, counts: Counts) -> None:

@@ -127,7 +127,7 @@ FORMATS: dict[str, ParserMaker] = {
     "ledger": named.json_lines,
 }
 """By name. A maker gets the first line (a header or not) and says whether it took it for a header."""
-RATE_FORMATS = ("azure2024-rate", "o365", "servegen")
+RATE_FORMATS = ("azure2024-rate", "o365", "servegen", "prometheus")
 """Rates over time, without requests: see `demand.series` and `demand.servegen`."""
 
 

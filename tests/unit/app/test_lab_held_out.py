@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from lab_runs import run, tier
 
-from forebay.app.lab.candidates import Candidate
+from forebay.app.lab.candidates import Candidate, Told
 from forebay.app.lab.held_out import remark, verdicts
 from forebay.app.lab.summaries import Yardstick, attained, summary
 from forebay.app.lab.tuning import Choice
@@ -28,13 +28,17 @@ def tuning(default, tuned, *, chosen=OTHER, tried=TRIED, duration_s=90_000.0):
         yardstick=YARDSTICK,
         attained=lambda name: attained(runs[name], ("interactive",)),
     )
-    return SimpleNamespace(choices=(Choice("kpa", chosen, "", tried),), held_out=held)
+    return SimpleNamespace(choices=(Choice("kpa", chosen, "", tried, Told("kpa:target=26", {}, "kpa:target=26")),), held_out=held)
 
 
 @pytest.mark.parametrize(
     ("default", "tuned", "said"),
     [
-        ((100.0, 0.995), (90.0, 0.992), "take target 26: on what was held out it keeps the promise too, with 10.0% fewer GPU-hours than"),
+        (
+            (100.0, 0.995),
+            (90.0, 0.992),
+            "take kpa:target=26: on what was held out it keeps the promise too, with 10.0% fewer GPU-hours than",
+        ),
         (
             (100.0, 0.995),
             (100.0, 0.999),
@@ -50,7 +54,11 @@ def tuning(default, tuned, *, chosen=OTHER, tried=TRIED, duration_s=90_000.0):
             (80.0, 0.97),
             "keep the defaults: on what was held out they keep the promise (99.50%), what was chosen doesn't (97.00%)",
         ),
-        ((100.0, 0.97), (110.0, 0.99), "take target 26: on what was held out it keeps the promise (99.00%), the defaults don't (97.00%)"),
+        (
+            (100.0, 0.97),
+            (110.0, 0.99),
+            "take kpa:target=26: on what was held out it keeps the promise (99.00%), the defaults don't (97.00%)",
+        ),
         ((100.0, 0.97), (90.0, 0.98), "keep the defaults: on what was held out neither they (97.00%) nor what was chosen (98.00%) keep"),
     ],
 )

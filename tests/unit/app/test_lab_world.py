@@ -11,7 +11,7 @@ from forebay.app.lab.peak import smallest_fleet
 from forebay.app.lab.policies import EVERY, make
 from forebay.app.lab.request import LabRequest, TraceOptions
 from forebay.app.lab.survey import Surveyed, busiest
-from forebay.app.lab.world import ending, opened, prepared, scenario
+from forebay.app.lab.world import ending, opened, prepared, scenario, slow
 from forebay.demand.arrays import Arrivals
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import Observation
@@ -154,3 +154,13 @@ def test_every_policy_can_be_made_and_asked(trace, name):
     decision = make(name, ready).decide(Observation("chat", 0.0, 0.0, 1, ()))
     assert decision.pool == "chat"
     assert 1 <= decision.replicas <= 6
+
+
+def test_a_run_that_waits_for_decisions_says_what_would_be_sooner():
+    """At the default interval of a second 30 hours are 108,000 decisions, and minutes went by without a word of why."""
+    (note,) = slow(1.0, 108_000.0, 400_000)
+    assert "decides every 1s, 108,000 times here" in note
+    assert "`interval: 15s`" in note
+    assert slow(15.0, 108_000.0, 400_000) == []
+    assert slow(1.0, 7_200.0, 10_000) == []
+    assert slow(1.0, 108_000.0, 9_000_000) == [], "requests are what takes the time"

@@ -297,3 +297,18 @@ def test_a_key_that_is_not_in_the_environment_is_a_warning(key, words, tmp_path:
 def test_attached_engines_without_a_profile_are_told_of_what_is_taken_for_granted() -> None:
     result = runner.invoke(app, ["check", str(HOME / "examples" / "attach.yaml"), "--json", "-"])
     assert "256 requests at once" in json.loads(result.stdout)["warnings"][0]
+
+
+def test_what_the_figure_of_one_replica_is_and_which_first_token_goes_where_is_said(tmp_path: Path) -> None:
+    """468 a minute stood there without a word, where `plan size` measured 4.95 a second of two; and two first tokens, of which one is judged."""
+    path = tmp_path / "forebay.yaml"
+    pool = "pools:\n  chat: {model: llama-3.1-8b, profile: llama-3.1-8b-h100, engine: {kind: emulated}, slo: {ttft: 2s}, scaling: {%s}}\n"
+    path.write_text(pool % "")
+    told = " ".join(runner.invoke(app, ["check", str(path)]).stdout.split())
+    assert "One replica serves at most that: at a steady rate" in told
+    assert f"plan size -c {path} --trace FILE measures" in told
+    assert "by the pool's (chat 2s) replicas are sized, and interactive is judged in the lab" in told
+    path.write_text((pool % "replica_rate: 3/s").replace("slo: {ttft: 2s}, ", ""))
+    told = runner.invoke(app, ["check", str(path)]).stdout
+    assert "at most that" not in told
+    assert "First tokens:" not in told

@@ -267,3 +267,30 @@ def test_the_table_fits_the_terminal_and_nothing_in_it_is_cut(tmp_path, columns,
     assert hidden not in table
     assert ("columns more" in table) == (columns < 120)
     assert max(map(len, table.splitlines())) <= columns
+
+
+def test_the_policy_that_somebody_has_is_played_as_it_is_set(tmp_path):
+    """Rivals came with their sources' defaults or tuned; the same one twice is told apart in the table, the numbers and the page."""
+    app = typer.Typer()
+    app.command()(command)
+    names = "hpa-queue:target=3,down=10m,static:replicas=1,static:replicas=3"
+    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 20, 60.0), "--policies", names, "-j", "1", "--no-bound"]
+    result = CliRunner(env={"COLUMNS": "60"}).invoke(app, [str(word) for word in [*words, "--html", page, "--json", numbers]])
+    table = result.stdout.split("note:")[0]
+    assert max(map(len, table.splitlines())) <= 60
+    for told in ("static:", "replicas=1", "replicas=3", "hpa-queue:", "target=3", "down=10m"):
+        assert told in table
+    policies = {policy["name"]: policy for policy in json.loads(numbers.read_text())["policies"]}
+    assert set(policies) == {"hpa-queue:target=3,down=10m", "static:replicas=1", "static:replicas=3"}
+    assert policies["static:replicas=3"]["replicas_mean"] == pytest.approx(3, abs=0.5)
+    assert "hpa-queue:target=3,down=10m" in page.read_text()
+    # Without a schedule there is no limit to be a multiple of: its column went after those that say something.
+    assert "limit" not in table
+    assert "kept" in table
+
+
+def test_settings_that_can_not_be_are_told_before_anything_is_played(tmp_path):
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 20, 60.0), "--policies"]
+    assert 'did you mean "target"?' in said(invoke(command, *words, "kpa:targt=3"))
+    assert "allowed: at most up, which is 0.85" in said(invoke(command, *words, "wva-v2:down=90%"))

@@ -276,3 +276,27 @@ def test_a_trace_with_names_of_its_own_gives_rates_and_lengths(tmp_path, monkeyp
     part = plan_inputs.TracePart(own, "auto", None, None, 1.0, names, None, False)
     monkeypatch.setattr(replica_rate, "measured", lambda pool, tiers, lengths, replicas, clock: lengths.prompt_tokens_mean)
     assert plan_inputs.measured_rate(spec_of(tmp_path), None, None, part, False, 1.0) == 9
+
+
+def test_what_is_missing_is_told_for_each_figure(tmp_path):
+    """With a spec and a cold start it said `give --peak`, and nothing of the ramp that the warm buffer hangs on."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text("pools:\n  chat: {model: llama-3.1-8b, profile: llama-3.1-8b-h100, engine: {kind: emulated}}\n")
+    told = runner.invoke(app, ["size", "--spec", str(path), "--cold-start", "6m"]).stdout
+    assert "warm buffer   not known  give --ramp-per-min or --rise, `ramp` in the --spec, or a --trace" in told
+    assert "a bound, for the mean pace at a steady rate; --trace or --lengths measure it" in told
+    bare = runner.invoke(app, ["size", "--qps-per-replica", "12", "--peak", "400"]).stdout
+    assert "give --ramp-per-min or --rise and --cold-start" in bare
+    assert "give --trough, or a --trace" in bare
+    assert "peak and spares, without the warm buffer" in bare
+    assert "a bound" not in bare
+    assert "not known" not in runner.invoke(app, WORKED).stdout
+
+
+def test_a_rate_that_was_declared_is_no_bound(tmp_path):
+    path = tmp_path / "forebay.yaml"
+    spec = "pools:\n  chat: {model: llama-3.1-8b, profile: llama-3.1-8b-h100, engine: {kind: emulated}, scaling: {replica_rate: 3/s, ramp: 7/s/min}}\n"
+    path.write_text(spec)
+    told = runner.invoke(app, ["size", "--spec", str(path), "--peak", "30"]).stdout
+    assert "a bound" not in told
+    assert "headroom" in told

@@ -44,6 +44,11 @@ def test_whether_to_take_what_was_chosen_is_said(words):
     assert result.exception is None, result.exception
     for choice in json.loads(result.stdout)["choices"]:
         assert choice["verdict"].startswith(("keep the defaults: ", "take "))
+        assert choice["policy"].split(":")[0] == choice["name"]
+
+
+def test_what_is_to_be_looked_for_is_not_given(words):
+    assert "'kpa:target=3', allowed: names without settings" in said(invoke(command, *words, "--policies", "kpa:target=3"))
 
 
 def test_something_must_be_held_out(words):

@@ -12,6 +12,7 @@ from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.over_cores import over_cores
 from forebay.app.lab.playing import play_one
 from forebay.app.lab.policies import make
+from forebay.app.lab.stages import Stages
 from forebay.app.lab.summaries import Yardstick
 from forebay.app.lab.world import Prepared, opened, scenario
 from forebay.app.report.content import format_hours
@@ -25,6 +26,7 @@ SECONDS_PER_HOUR = 3600.0
 TUNED = " (tuned)"
 """After a policy's name: as tuned, not as its source has it."""
 Tell = Callable[[float], None]
+Doing = Callable[[str], None]
 
 
 SAME_WITH_EVERY_SEED = (
@@ -72,6 +74,10 @@ class Comparison(msgspec.Struct, frozen=True):
         return advice(self.summaries, fixed, hours, pool.scaling.min_replicas, cold_start_s, self.yardstick.promise)
 
 
+def _said_to_nobody(_: str) -> None:
+    """For whoever shows no stages."""
+
+
 def compared(
     ready: Prepared,
     names: Sequence[str],
@@ -81,26 +87,45 @@ def compared(
     bound: bool,
     timelines: bool,
     tell: Tell,
+    doing: Doing = _said_to_nobody,
     tuned: Sequence[Candidate] = (),
 ) -> Comparison:
-    """Play ``names``, and the settings ``tuned`` beside them, on ``seeds`` seeds.
+    """Play ``names``, and the settings ``tuned`` beside them, on ``seeds`` seeds; ``doing`` is told which stage that is in.
 
     Raises BadInput for faults or policies that don't fit the pool.
     """
     rows: list[tuple[str, Candidate | None]] = [(name, None) for name in names]
     rows += [(each.policy + TUNED, each) for each in tuned]
-    return played(ready, rows, seeds=seeds, jobs=jobs, bound=bound, timelines=timelines, tell=tell)
+    runs = f"{len(rows)} policies" if len(rows) > 1 else names[0]
+    title = f"{runs} × {seeds} seeds" if seeds > 1 else runs
+    return played(ready, rows, seeds=seeds, jobs=jobs, bound=bound, timelines=timelines, tell=tell, doing=doing, title=title)
 
 
 def played(
-    ready: Prepared, rows: Sequence[tuple[str, Candidate | None]], *, seeds: int, jobs: int, bound: bool, timelines: bool, tell: Tell
+    ready: Prepared,
+    rows: Sequence[tuple[str, Candidate | None]],
+    *,
+    seeds: int,
+    jobs: int,
+    bound: bool,
+    timelines: bool,
+    tell: Tell,
+    doing: Doing,
+    title: str,
 ) -> Comparison:
-    """Play ``rows``: each has a name, and the settings it stands for (None: those of the policy of that name)."""
+    """Play ``rows``: each has a name, and the settings it stands for (None: those of the policy of that name).
+
+    ``doing`` is told when ``title`` begins, and when only the clairvoyant schedule is left.
+    """
     first = ready.request.seed
     # The schedule takes longest: begun first, it is done when the others are.
     tasks = [Task(ready, None, first)] if bound else []
     tasks += [Task(ready, name, first + nth, timelines and not nth, settings) for nth in range(seeds) for name, settings in rows]
-    results: dict[int, RunResult | Bound] = dict(over_cores(work, tasks, jobs, tell))
+    stages = Stages(len(tasks) - bound, bound, jobs == 1, title, doing, tell)
+    results: dict[int, RunResult | Bound] = {}
+    for place, run in over_cores(work, tasks, jobs, stages.tell):
+        results[place] = run
+        stages.done(bound=isinstance(run, Bound))
     runs: dict[str, list[RunResult]] = {name: [] for name, _ in rows}
     found: Bound | None = None
     for place in sorted(results):

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 
 from forebay.app.lab import candidates
-from forebay.app.lab.candidates import Candidate
+from forebay.app.lab.candidates import Candidate, Told, described
 from forebay.app.lab.comparing import TUNED, Comparison, played
 from forebay.app.lab.over_cores import over_cores
 from forebay.app.lab.playing import play_one
+from forebay.app.lab.policies import parted
 from forebay.app.lab.request import LabRequest
 from forebay.app.lab.summaries import FAVOURITE
 from forebay.app.lab.training_span import training_span
@@ -38,11 +39,13 @@ class Choice(msgspec.Struct, frozen=True):
     chosen: Candidate
     because: str
     tried: tuple[tuple[Candidate, Row], ...]
+    told: Told
+    """What was chosen, to be pasted."""
 
     @property
     def settings(self) -> str:
         """In words; the defaults where nothing else was better."""
-        return described(self.chosen)
+        return self.told.words
 
 
 class Tuning(msgspec.Struct, frozen=True):
@@ -59,6 +62,8 @@ class Rivals(msgspec.Struct, frozen=True):
     trained: Prepared
     said: str
     choices: tuple[Choice, ...]
+    as_given: bool = False
+    """Some of the others came with settings, and were not tuned."""
 
     @property
     def note(self) -> str:
@@ -66,7 +71,7 @@ class Rivals(msgspec.Struct, frozen=True):
         requests = min(self.trained.survey.requests, tune.REQUESTS_MAX)
         return (
             f"Rows named {TUNED.strip()} have the settings that were cheapest while they kept the promise on {self.said} "
-            f"({requests:,} requests a run)."
+            f"({requests:,} requests a run).{' Rows with settings of their own are played as they were given.' if self.as_given else ''}"
         )
 
 
@@ -109,8 +114,7 @@ def tuned(
     choices = choose(trained, names, hourly, jobs=jobs, doing=doing, tell=lambda share: tell(share / 2))
     doing("the held-out span")
     held = prepared(rest, doing, tell)
-    doing("default and tuned settings on what was held out")
-    return Tuning(trained, choices, _held_out(held, choices, jobs, timelines, lambda share: tell(0.5 + share / 2)))
+    return Tuning(trained, choices, _held_out(held, choices, jobs, timelines, doing, lambda share: tell(0.5 + share / 2)))
 
 
 def bounded(ready: Prepared) -> Prepared:
@@ -119,13 +123,35 @@ def bounded(ready: Prepared) -> Prepared:
     return msgspec.structs.replace(ready, duration_s=world.duration_s)
 
 
+def tunable(names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that `compare` tunes: other people's, without settings of their own."""
+    return [name for name in names if name != FAVOURITE and not parted(name)[1]]
+
+
+def require_tunable(option: str, names: Sequence[str]) -> None:
+    """Raises BadInput where none of ``names`` can be tuned."""
+    if not tunable(names):
+        raise BadInput(
+            f"{option}: found nothing to tune among {', '.join(names)}, allowed: another autoscaler without settings beside them; "
+            "`forebay tune` looks for Forebay's own"
+        )
+
+
+def require_defaults(option: str, names: Sequence[str]) -> None:
+    """Raises BadInput where one of ``names`` carries settings: then there is nothing to be looked for."""
+    for name in names:
+        if parted(name)[1]:
+            raise BadInput(f"{option}: found {name!r}, allowed: names without settings: those are what is looked for; `compare` plays it")
+
+
 def rivals(ready: Prepared, names: Sequence[str], *, jobs: int, doing: Callable[[str], None], tell: Tell) -> Rivals:
-    """What `compare` plays beside the defaults: the best settings of those of ``names`` that are other people's and have any."""
+    """What `compare` plays beside the defaults: the best settings of ``names`` that are `tunable`, as far as they have any."""
     doing("the training span")
     span = training_span(ready, pool_capacity(ready.request.pool).rate_per_s or 0.0)
     trained = bounded(prepared(span.request, doing, tell))
-    choices = choose(trained, [name for name in names if name != FAVOURITE], span.hourly, jobs=jobs, doing=doing, tell=tell)
-    return Rivals(trained, span.said, tuple(choice for choice in choices if len(choice.tried) > 1))
+    choices = choose(trained, tunable(names), span.hourly, jobs=jobs, doing=doing, tell=tell)
+    given = any(parted(name)[1] for name in names)
+    return Rivals(trained, span.said, tuple(choice for choice in choices if len(choice.tried) > 1), given)
 
 
 def choose(
@@ -135,7 +161,7 @@ def choose(
     trials = [Trial(trained, candidate) for name in names for candidate in candidates.listed(name, trained, hourly)]
     doing(f"{len(trials)} settings on {format_duration(trained.duration_s)}")
     rows = dict(over_cores(train, trials, jobs, tell))
-    return tuple(_choice(name, trials, rows, trained.request.pool.slo.attainment) for name in names)
+    return tuple(_choice(name, trials, rows, trained) for name in names)
 
 
 def train(trial: Trial, tell: Tell) -> Row:
@@ -144,11 +170,6 @@ def train(trial: Trial, tell: Tell) -> Row:
     world = scenario(ready, ready.request.seed)
     run = play_one(ready, world, candidates.make(trial.candidate, ready), trial.candidate.policy, ready.request.seed, tell)
     return Row(described(trial.candidate), run.gpu_hours, tune.kept(run, world), run.scale_actions)
-
-
-def described(candidate: Candidate) -> str:
-    """``target 26, down 300``; ``defaults`` where nothing is set."""
-    return ", ".join(f"{key} {value:.4g}" for key, value in candidate.settings.items()) or "defaults"
 
 
 def choices_as_json(trained: Prepared, choices: Sequence[Choice]) -> dict[str, Any]:
@@ -161,6 +182,8 @@ def choices_as_json(trained: Prepared, choices: Sequence[Choice]) -> dict[str, A
             {
                 "name": choice.policy,
                 "settings": dict(choice.chosen.settings),
+                "policy": choice.told.policy or None,
+                **({"spec": {"scaling": choice.told.spec}} if choice.told.spec else {}),
                 "because": choice.because,
                 "tried": [
                     {"settings": dict(each.settings), "gpu_hours": row.gpu_hours, "attainment": row.attainment}
@@ -172,20 +195,24 @@ def choices_as_json(trained: Prepared, choices: Sequence[Choice]) -> dict[str, A
     }
 
 
-def _held_out(ready: Prepared, choices: Sequence[Choice], jobs: int, timelines: bool, tell: Tell) -> Comparison:
+def _held_out(
+    ready: Prepared, choices: Sequence[Choice], jobs: int, timelines: bool, doing: Callable[[str], None], tell: Tell
+) -> Comparison:
     rows: list[tuple[str, Candidate | None]] = []
     for choice in choices:
         default = choice.tried[0][0]
         rows.append((choice.policy, default))
         if choice.chosen != default:
             rows.append((choice.policy + TUNED, choice.chosen))
-    return played(ready, rows, seeds=1, jobs=jobs, bound=True, timelines=timelines, tell=tell)
+    title = "default and tuned settings on what was held out"
+    return played(ready, rows, seeds=1, jobs=jobs, bound=True, timelines=timelines, tell=tell, doing=doing, title=title)
 
 
-def _choice(name: str, trials: Sequence[Trial], rows: dict[int, Row], promise: float) -> Choice:
+def _choice(name: str, trials: Sequence[Trial], rows: dict[int, Row], trained: Prepared) -> Choice:
     mine = [(trial.candidate, rows[place]) for place, trial in enumerate(trials) if trial.candidate.policy == name]
-    found: Tuned = tune.best([row for _, row in mine], promise)
-    return Choice(name, mine[found.index][0], found.because, tuple(mine))
+    found: Tuned = tune.best([row for _, row in mine], trained.request.pool.slo.attainment)
+    chosen = mine[found.index][0]
+    return Choice(name, chosen, found.because, tuple(mine), candidates.told(chosen, trained))
 
 
 def _arrivals(ready: Prepared) -> ArrivalSource:

@@ -35,6 +35,12 @@ SHORT_OF_ASKED = 0.01
 """A span that ends so little (a minute at most) before what was asked for is whole: its last request need not come in its last second."""
 SHAPE_FACTOR_MAX = 1.5
 """Lengths that are off by more than this make targets that are derived from the declared ones wrong."""
+DECISIONS_MANY = 20_000
+"""Of one run: beyond that it is worth saying what they cost."""
+REQUESTS_A_DECISION = 50
+"""As many requests take the simulator as long as one decision of Forebay's policy (0.3 ms, against 200,000 a second)."""
+INTERVAL_IN_THE_LAB_S = 15.0
+"""As seldom as an HPA looks; a start takes minutes."""
 TIMELINE_ROWS_MAX = 10_080
 """Rows of a timeline: a week of minutes; longer runs have longer rows."""
 
@@ -136,7 +142,11 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
         peak_replicas=max(peak, scaling.min_replicas),
         peak_holds=holds,
         initial_replicas=min(max(first, scaling.min_replicas, 1), scaling.max_replicas),
-        notes=(*_read(request, trace), *(_hopeless(request, found, peak, *idle) if idle else ()), *_notes(request, found, rate)),
+        notes=(
+            *_read(request, trace),
+            *(_hopeless(request, found, peak, *idle) if idle else ()),
+            *_notes(request, found, rate, trace.duration_s),
+        ),
     )
 
 
@@ -264,11 +274,12 @@ def _hopeless(request: LabRequest, found: Survey, peak: int, idle: float, neares
     ]
 
 
-def _notes(request: LabRequest, found: Survey, measured_per_s: float) -> list[str]:
+def _notes(request: LabRequest, found: Survey, measured_per_s: float, duration_s: float) -> list[str]:
     """``measured_per_s``: what a replica serves at the trace's mean lengths."""
     declared_per_s = pool_capacity(request.pool).rate_per_s or 0.0
     scaling = request.pool.scaling
     notes = [told] if (told := unused(request.actuator, scaling.min_replicas)) else []
+    notes += slow(scaling.interval_s, duration_s, found.requests)
     past = request.trace.recorded
     unknown = recorded.Buckets(past).unknown if past is not None else 0
     if past is not None and unknown:
@@ -284,6 +295,18 @@ def _notes(request: LabRequest, found: Survey, measured_per_s: float) -> list[st
             f"gives a replica at once, are derived from it.{_what_shape_does(request, declared_per_s, measured_per_s)}"
         )
     return notes
+
+
+def slow(interval_s: float, duration_s: float, requests: int) -> list[str]:
+    """What to do where decisions, and not requests, are what a run waits for."""
+    decisions = duration_s / interval_s
+    if decisions <= max(DECISIONS_MANY, requests / REQUESTS_A_DECISION):
+        return []
+    return [
+        f"The policy decides every {format_duration(interval_s)}, {decisions:,.0f} times here, which takes most of the time: "
+        f"`interval: {format_duration(INTERVAL_IN_THE_LAB_S)}` in a copy of the spec answers several times sooner, a little differently. "
+        "Look around with that, and play what you decide by with your own."
+    ]
 
 
 def _what_shape_does(request: LabRequest, declared_per_s: float, measured_per_s: float) -> str:

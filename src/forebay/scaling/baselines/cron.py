@@ -47,8 +47,9 @@ class Cron:
     tick_s = TICK_S
 
     def __init__(self, rules: Sequence[Rule], baseline: int) -> None:
-        self._baseline = baseline
-        self._rules = tuple((rule, _zone(rule)) for rule in rules)
+        self.baseline = baseline
+        self.rules = tuple(rules)
+        self._zoned = tuple((rule, _zone(rule)) for rule in rules)
 
     def start(self) -> CronMemory:
         return CronMemory()
@@ -58,12 +59,12 @@ class Cron:
         if not 0 <= wall_s <= WALL_S_MAX:
             return Answer((reading.hold(seen, "no_clock", "the wall clock is ill"),), memory)
         best: tuple[float, int, Rule] | None = None
-        for rule, zone in self._rules:
+        for rule, zone in self._zoned:
             start_s = _started_s(rule, zone, wall_s)
             if start_s is not None and (best is None or (start_s, rule.replicas) > best[:2]):
                 best = (start_s, rule.replicas, rule)
         if best is None:
-            return Answer((Term("baseline", TermKind.FLOOR, self._baseline, "no rule is in force"),), memory)
+            return Answer((Term("baseline", TermKind.FLOOR, self.baseline, "no rule is in force"),), memory)
         rule = best[2]
         return Answer((Term("schedule", TermKind.FLOOR, rule.replicas, f"rule {rule.name!r} is in force", {"start_s": best[0]}),), memory)
 

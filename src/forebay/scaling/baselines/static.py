@@ -18,11 +18,11 @@ class Static:
     tick_s = TICK_S
 
     def __init__(self, replicas: int, because: str = "a fixed number of replicas") -> None:
-        self._replicas = replicas
-        self._because = because
+        self.replicas = replicas
+        self.because = because
 
     def start(self) -> StaticMemory:
         return StaticMemory()
 
     def step(self, _seen: Seen, memory: StaticMemory) -> Answer[StaticMemory]:
-        return Answer((Term("static", TermKind.FLOOR, self._replicas, self._because),), memory)
+        return Answer((Term("static", TermKind.FLOOR, self.replicas, self.because),), memory)
