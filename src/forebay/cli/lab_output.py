@@ -36,9 +36,9 @@ _GAPS = (2, 1)
 """Between columns of the table of policies; the wider one where there is room."""
 _KEPT = ("", "policy", "GPU-\nhours", "×\nlimit", "kept")
 """Shown however narrow the terminal is."""
-_DROPPED = ("cut", "shed", "$", "pace", "1st\ntoken", "turns\n/day", "longest", "breaches", "actions", "saved")
+_DROPPED = ("cut", "shed", "$", "pace", "1st\ntoken", "turns\n/day", "longest", "breaches", "actions", "saved\nvs static")
 """In this order, where there is no room."""
-_COLUMNS = (*_KEPT, "1st\ntoken", "pace", "breaches", "longest", "shed", "cut", "actions", "turns\n/day", "$", "saved")
+_COLUMNS = (*_KEPT, "1st\ntoken", "pace", "breaches", "longest", "shed", "cut", "actions", "turns\n/day", "$", "saved\nvs static")
 
 
 @contextlib.contextmanager
@@ -281,7 +281,7 @@ def _row(comparison: "Comparison", line: "PolicySummary") -> dict[str, str]:
     }
     saved = line.saved_vs_static_usd
     if comparison.yardstick.static_usd is not None:
-        cells |= {"$": _whole(line.cost_usd), "saved": "–" if saved is None else _whole(saved)}
+        cells |= {"$": _whole(line.cost_usd), "saved\nvs static": "–" if saved is None or not line.holds_slo else _whole(saved)}
     return cells
 
 

@@ -106,3 +106,7 @@ def test_a_span_past_the_end_of_the_trace_is_said_to_end_there(words):
     )
     assert not any("The trace ends" in note for note in whole)
     assert any(note.startswith("The trace ends at 1m5") and "of the 1h from 0s on are played" in note for note in past)
+
+
+def test_a_page_for_stdout_is_refused_before_anything_is_played(words):
+    assert "--html: found '-'" in said(invoke(command, *words, "--html", "-"))

@@ -84,7 +84,7 @@ def _notes(comparison: Comparison) -> list[str]:
         "GPU-hours count from a node requested to the node released, whatever the replica did meanwhile: starting, draining, failed and "
         "spare ones are paid for.",
         f"Savings are against {ready.peak_replicas} replicas all the time, which keep the promise through the busiest hour; only GPUs "
-        "that were given back save anything.",
+        "that were given back save anything, and only where the promise is kept (–: it isn't).",
         "A breach is a run of consecutive minutes in which fewer requests than promised got their first token and their pace in time. "
         "Lines show the worst minute of each point.",
     ]

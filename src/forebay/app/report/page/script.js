@@ -354,7 +354,7 @@
       ["promises kept", percent(policy.attained), policy.holds ? "holds" : `under ${percent(data.attainment)}`, policy.holds ? "" : "miss"],
       ["minutes in breach", number(missed / 60), policy.breaches.length === 1 ? "in one stretch" : `in ${policy.breaches.length} stretches`],
     ];
-    if (data.gpu_hour_usd) made.push(["cost", dollars(policy.cost_usd), policy.saved_usd === null ? "" : `${dollars(policy.saved_usd)} saved vs static`]);
+    if (data.gpu_hour_usd) made.push(["cost", dollars(policy.cost_usd), policy.saved_usd === null || !policy.holds ? "" : policy.saved_usd < 0 ? `${dollars(-policy.saved_usd)} more than static` : `${dollars(policy.saved_usd)} saved vs static`]);
     byId("tiles").replaceChildren(...made.map(([name, value, note, mood]) => {
       const tile = tag("div", "tile");
       tile.append(tag("span", "", name), tag("b", mood || "", value), tag("small", "", note));
@@ -386,13 +386,24 @@
       svg.append(node("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, `${+((1 - value) * 100).toFixed(2)} %`));
     }
     const decades = [-3, -2, -1, 0, 1, 2, 3, 4, 5, 6].flatMap((power) => (width < PHONE ? [1, 3] : [1, 2, 3, 5, 7]).map((each) => each * 10 ** power));
-    const places = wide ? decades : niceTicks(most * 1.1, Math.max(3, width / 110));
+    const shown = (values) => values.filter((value) => x(value) >= LEFT && x(value) <= width - RIGHT - 16);
+    let places = shown(wide ? decades : niceTicks(most * 1.1, Math.max(3, width / 110)));
+    // Dots that lie close together leave few round numbers between them: steps of their own then.
+    if (places.length < 3) {
+      const [low, high] = wide ? [Math.exp(from), Math.exp(until)] : [from, until];
+      for (let power = Math.floor(Math.log10(high - low)) + 1; places.length < 3; power--) {
+        for (const step of [5, 2, 1].map((each) => each * 10 ** power)) {
+          places = shown(Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, index) => +((Math.ceil(low / step) + index) * step).toPrecision(12)));
+          if (places.length >= 3) break;
+        }
+      }
+    }
     for (const value of places) {
-      if (x(value) < LEFT || x(value) > width - RIGHT - 16) continue;
       svg.append(node("line", { class: "grid", x1: x(value), x2: x(value), y1: 0, y2: height }));
-      svg.append(node("text", { x: x(value), y: height + 15, "text-anchor": "middle" }, number(value)));
+      svg.append(node("text", { x: x(value), y: height + 15, "text-anchor": "middle" }, value < 1000 ? String(+value.toPrecision(5)) : number(value)));
     }
     svg.append(node("text", { x: width - RIGHT, y: height + 32, "text-anchor": "end" }, wide ? "GPU-hours (logarithmic)" : "GPU-hours"));
+    svg.append(node("text", { x: 4, y: height + 32 }, "↑ promises kept (what is missed on a logarithmic scale)"));
     const promised = 1 - data.attainment;
     svg.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(promised), y2: y(promised), stroke: "var(--good)", "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
     svg.append(node("text", { x: LEFT + 6, y: y(promised) - 5 }, `promised: ${percent(data.attainment)}`));
