@@ -6,6 +6,7 @@ import typer
 
 from forebay.cli import lab_options as options
 from forebay.cli import lab_output
+from forebay.cli.explain import show
 from forebay.cli.stopping import stoppable
 
 
@@ -40,6 +41,16 @@ def command(
     actuator: options.ActuatorKind = "direct",
     scrape_delay: options.ScrapeDelay = "0s",
     seed: options.Seed = 0,
+    explain: Annotated[
+        list[str],
+        typer.Option(
+            "--explain",
+            metavar="TIME",
+            help="Why so many replicas at this time of the run, as `forebay explain` tells it: 2h30m after its start, or where the trace "
+            "has dates 14:32 or 2026-11-24T14:32. May be given several times.",
+            rich_help_panel=options.Output,
+        ),
+    ] = [],  # noqa: B006 - typer takes it for a value, and copies it
     json: options.Json = None,
     html: options.Html = None,
 ) -> None:
@@ -54,6 +65,7 @@ def command(
     from forebay.app.lab.comparing import as_json, compared, speed  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
     from forebay.app.lab.policies import chosen
+    from forebay.app.lab.telling import asked_s, explained, timeline
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
@@ -61,12 +73,16 @@ def command(
     request = options.request(spec, pool, options.trace_options(given), given)
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
+    moments_s, wanted = asked_s(ready, explain), html is not None or json is not None
     with lab_output.bar(name) as tell:
-        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell)
+        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=wanted, tell=tell, explain_s=moments_s)
     run = found.runs[name][0]
-    lab_output.deliver(found, json, html, one(as_json(found), speed(run)))
+    why = explained(ready, run)
+    lab_output.deliver(found, json, html, one(as_json(found), speed(run)) | {"timeline": timeline(ready, run), "explained": why})
     if json != "-":
-        lab_output.show_run(run)
+        lab_output.show_run(run, ready.clock)
+        for each in why:
+            show(each)
 
 
 def one(whole: dict[str, Any], fast: dict[str, float]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import msgspec
 
 from forebay.domain.profile import Profile
 from forebay.domain.roster import Capacity
+from forebay.domain.scaling import Decision
 
 
 class Dispatch(StrEnum):
@@ -134,6 +135,8 @@ class Minute(msgspec.Struct, frozen=True, array_like=True):
     draining: int
     reason: str
     """The binding term."""
+    because: str = ""
+    """Its sentence, with the numbers it was computed from."""
 
 
 class TierResult(msgspec.Struct, frozen=True):
@@ -186,6 +189,8 @@ class RunResult(msgspec.Struct, frozen=True):
     """Seconds the run took, decisions excluded."""
     timeline: tuple[Minute, ...] = ()
     notes: tuple[str, ...] = ()
+    witnessed: tuple[tuple[float, Decision], ...] = ()
+    """``(moment_s, decision)``: what was in force at the times that were asked about."""
 
 
 class ColdStartModel(msgspec.Struct, frozen=True):

@@ -119,6 +119,8 @@ def test_a_limit_that_a_policy_undercuts_is_said_to_be_none():
 
 def test_what_keeps_the_promise_and_costs_more_than_a_fixed_fleet_is_told_so():
     dear = [summary([run("forebay", gpu_hours=100.0, cost_usd=YARDSTICK.static_usd + 50.0, tiers={"interactive": tier(0.995)})], YARDSTICK)]
-    cheap = [summary([run("forebay", gpu_hours=100.0, cost_usd=YARDSTICK.static_usd - 50.0, tiers={"interactive": tier(0.995)})], YARDSTICK)]
+    cheap = [
+        summary([run("forebay", gpu_hours=100.0, cost_usd=YARDSTICK.static_usd - 50.0, tiers={"interactive": tier(0.995)})], YARDSTICK)
+    ]
     assert "It saves nothing: it costs $" in verdict(dear, {"forebay": 0.995}, 0.99)
     assert "saves nothing" not in verdict(cheap, {"forebay": 0.995}, 0.99)

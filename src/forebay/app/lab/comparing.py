@@ -13,6 +13,7 @@ from forebay.app.lab.over_cores import over_cores
 from forebay.app.lab.playing import play_one
 from forebay.app.lab.policies import make
 from forebay.app.lab.summaries import Yardstick
+from forebay.app.lab.witness import Witness
 from forebay.app.lab.world import Prepared, opened, scenario
 from forebay.app.report.content import format_hours
 from forebay.demand.arrays import ArrivalSource
@@ -43,6 +44,8 @@ class Task(msgspec.Struct, frozen=True):
     """Keep it: it is most of a result, and only pictures want it."""
     candidate: Candidate | None = None
     """The settings to play; None: the policy's own."""
+    explain_s: tuple[float, ...] = ()
+    """Seconds of the run whose decisions are kept."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -82,24 +85,34 @@ def compared(
     timelines: bool,
     tell: Tell,
     tuned: Sequence[Candidate] = (),
+    explain_s: Sequence[float] = (),
 ) -> Comparison:
-    """Play ``names``, and the settings ``tuned`` beside them, on ``seeds`` seeds.
+    """Play ``names``, and the settings ``tuned`` beside them, on ``seeds`` seeds; the decisions at ``explain_s`` are kept.
 
     Raises BadInput for faults or policies that don't fit the pool.
     """
     rows: list[tuple[str, Candidate | None]] = [(name, None) for name in names]
     rows += [(each.policy + TUNED, each) for each in tuned]
-    return played(ready, rows, seeds=seeds, jobs=jobs, bound=bound, timelines=timelines, tell=tell)
+    return played(ready, rows, seeds=seeds, jobs=jobs, bound=bound, timelines=timelines, tell=tell, explain_s=explain_s)
 
 
 def played(
-    ready: Prepared, rows: Sequence[tuple[str, Candidate | None]], *, seeds: int, jobs: int, bound: bool, timelines: bool, tell: Tell
+    ready: Prepared,
+    rows: Sequence[tuple[str, Candidate | None]],
+    *,
+    seeds: int,
+    jobs: int,
+    bound: bool,
+    timelines: bool,
+    tell: Tell,
+    explain_s: Sequence[float] = (),
 ) -> Comparison:
     """Play ``rows``: each has a name, and the settings it stands for (None: those of the policy of that name)."""
     first = ready.request.seed
     # The schedule takes longest: begun first, it is done when the others are.
     tasks = [Task(ready, None, first)] if bound else []
-    tasks += [Task(ready, name, first + nth, timelines and not nth, settings) for nth in range(seeds) for name, settings in rows]
+    asked = tuple(explain_s)
+    tasks += [Task(ready, name, first + nth, timelines and not nth, settings, asked) for nth in range(seeds) for name, settings in rows]
     results: dict[int, RunResult | Bound] = dict(over_cores(work, tasks, jobs, tell))
     runs: dict[str, list[RunResult]] = {name: [] for name, _ in rows}
     found: Bound | None = None
@@ -170,7 +183,9 @@ def work(task: Task, tell: Tell) -> RunResult | Bound:
     lead = lead_in.length_s(ready.past)
     led = lead / (lead + ready.duration_s)
     ready, policy = lead_in.begun(ready, made, name, task.seed, lambda share: tell(led * share))
-    result = play_one(ready, scenario(ready, task.seed), policy, name, task.seed, lambda share: tell(led + (1 - led) * share))
+    witness = Witness(policy, task.explain_s)
+    result = play_one(ready, scenario(ready, task.seed), witness, name, task.seed, lambda share: tell(led + (1 - led) * share))
+    result = msgspec.structs.replace(result, witnessed=witness.found())
     return result if task.timeline else msgspec.structs.replace(result, timeline=())
 
 

@@ -38,6 +38,8 @@ def content(comparison: Comparison) -> Content:
         facts=_facts(comparison),
         verdict=f"{comparison.verdict()} {comparison.advice()}".rstrip().replace("`", ""),
         start_wall_s=ready.start_wall_s,
+        zone=ready.clock.zone,
+        offsets=tuple(ready.clock.offsets(ready.duration_s)) if ready.clock.dated else ((0.0, 0.0),),
         ttft_s=pool.slo.ttft_s,
         itl_s=pool.slo.itl_s,
         attainment=pool.slo.attainment,
@@ -66,6 +68,8 @@ def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
         ),
         ("cold start", format_duration(cold_start_s)),
     ]
+    if ready.clock.dated:
+        facts.append(("begins", f"{ready.clock.date(0.0, zone=False)}; all times by the clock of {ready.clock.zone}"))
     if lead_s := lead_in.length_s(ready.past):
         facts.append(("lead-in", f"{format_duration(lead_s)} before, not counted"))
     seeds = max(len(runs) for runs in comparison.runs.values())

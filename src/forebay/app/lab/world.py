@@ -9,6 +9,7 @@ import msgspec
 
 from forebay.app.lab import feasible, recorded
 from forebay.app.lab.actuating import unused
+from forebay.app.lab.clock import Clock, zone_of
 from forebay.app.lab.faults import FaultPlan
 from forebay.app.lab.idle_fleet import IdleFleet
 from forebay.app.lab.peak import smallest_fleet
@@ -60,6 +61,11 @@ class Prepared(msgspec.Struct, frozen=True):
     """Rows of it that stood behind later ones, and were put in order since that was asked for."""
     peak_holds: bool = True
     """``peak_replicas`` keep the promise through the busiest hour; if not, a note says why not."""
+
+    @property
+    def clock(self) -> Clock:
+        """By which times of the span are told."""
+        return Clock(self.start_wall_s, zone_of(self.request.pool, self.request.calendar))
 
 
 def opened(request: LabRequest, seed: int, start_s: float, duration_s: float | None, tell: Tell | None = None) -> OpenedTrace:

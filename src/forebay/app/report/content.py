@@ -51,3 +51,7 @@ class Content(msgspec.Struct, frozen=True):
     bound: BoundDrawn | None = None
     notes: tuple[str, ...] = ()
     """What a reader should know before trusting the numbers."""
+    zone: str = "UTC"
+    """Whose clock times are told by."""
+    offsets: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
+    """``(from_s, seconds ahead of UTC)`` of that clock: more than one where it is set during the run."""

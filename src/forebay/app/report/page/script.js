@@ -40,24 +40,31 @@
   const dollars = (value) => (value === null || value === undefined ? "–" : (value < 0 ? "−$" : "$") + number(Math.abs(value)));
   const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
   const two = (value) => String(value).padStart(2, "0");
+  // The zone's own clock, as if it were UTC's.
+  const aheadAt = (at) => data.offsets.findLast(([from]) => from <= at + 1e-6)?.[1] ?? data.offsets[0][1];
+  const faceOf = (at) => new Date((data.start_wall_s + at + aheadAt(at)) * 1000);
   const moment = (at, withDay = true) => {
     if (!data.start_wall_s) {
       const minutes = Math.round(at / 60);
       return `${Math.floor(minutes / 60)}:${two(minutes % 60)} h`;
     }
-    const date = new Date((data.start_wall_s + at) * 1000);
+    const date = faceOf(at);
     const clock = `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
     return withDay ? `${DAYS[date.getUTCDay()]} ${clock}` : clock;
   };
+  const zoned = data.start_wall_s ? ` (${data.zone})` : "";
   const timeTicks = (from, until, most) => {
     const steps = [60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2419200];
     const step = steps.find((each) => (until - from) / each <= most) || 4838400;
-    const offset = data.start_wall_s % step;
     const ticks = [];
-    for (let at = Math.ceil((from + offset) / step) * step - offset; at <= until; at += step) ticks.push(at);
+    data.offsets.forEach(([since, ahead], index) => {
+      const offset = (data.start_wall_s + ahead) % step;
+      const begin = index ? Math.max(from, since) : from, end = Math.min(until, (data.offsets[index + 1] || [Infinity])[0] - 1e-6);
+      for (let at = Math.ceil((begin + offset) / step) * step - offset; at <= end; at += step) ticks.push(at);
+    });
     return ticks.map((at) => {
       if (!data.start_wall_s) return [at, step >= 86400 ? `day ${Math.floor(at / 86400)}` : moment(at)];
-      const date = new Date((data.start_wall_s + at) * 1000);
+      const date = faceOf(at);
       const day = `${DAYS[date.getUTCDay()]} ${date.getUTCDate()}`;
       return [at, step >= 86400 ? day : date.getUTCHours() + date.getUTCMinutes() === 0 ? day : moment(at, false)];
     });
@@ -85,6 +92,7 @@
 
   // One chart: a frame with axes, areas and lines over the time that is looked at.
   const frames = [];
+  const POINT = "Point at a time to read why there were so many replicas.";
   const chart = (options) => {
     const row = tag("div", "row");
     const head = tag("div", "head");
@@ -93,6 +101,7 @@
     row.append(head, holder);
     byId("charts").append(row);
     const frame = { ...options, head, holder, keys: [] };
+    if (options.band) row.append((frame.why = tag("p", "why", POINT)));
     frames.push(frame);
     return frame;
   };
@@ -255,7 +264,8 @@
     const lines = policies[state.chosen].lines;
     let index = lines.at_s.findIndex((each) => each >= at);
     if (index < 0) index = lines.at_s.length - 1;
-    byId("time-title").textContent = at === null ? "Timeline" : moment(lines.at_s[index]);
+    byId("time-title").textContent = at === null ? `Timeline${zoned}` : `${moment(lines.at_s[index])}${zoned}`;
+    if (at === null) index = -1;
     for (const frame of frames) {
       if (frame.cross) {
         frame.cross.setAttribute("visibility", at === null ? "hidden" : "visible");
@@ -264,8 +274,19 @@
           frame.cross.setAttribute("x2", frame.x(at));
         }
       }
+      if (frame.why) frame.why.textContent = index < 0 ? POINT : why(policies[state.chosen], index) + (policies[state.beside] ? ` — ${why(policies[state.beside], index)}` : "");
       for (const key of frame.keys) key.value.textContent = at === null || !key.read ? "" : key.read(index);
     }
+  };
+  // The sentence of a point: its form with its own numbers put in; 0 is that of the point before.
+  const why = (policy, index) => {
+    const lines = policy.lines;
+    let from = Math.min(index, lines.because.length - 1);
+    while (from > 0 && !lines.because[from]) from--;
+    const [form, ...numbers] = lines.because[from] || [];
+    if (form === undefined) return "";
+    const said = lines.forms[form].replace(/#/g, () => numbers.shift());
+    return `${policies.length > 1 ? `${policy.name}, ` : ""}${number(lines.desired[index])} wanted: ${lines.reasons[lines.reason[index]]}${said ? `: ${said}` : ""}`;
   };
   const pointing = (frame, svg, inner) => {
     let began = null, shade = null;
