@@ -139,6 +139,15 @@ class Minute(msgspec.Struct, frozen=True, array_like=True):
     """Its sentence, with the numbers it was computed from."""
 
 
+class NearFaults(msgspec.Struct, frozen=True):
+    """Requests with a promise that ended in a run (``judged``), those that missed it, and of both what fell within reach of faults."""
+
+    missed: int
+    judged: int
+    missed_near: int
+    judged_near: int
+
+
 class TierResult(msgspec.Struct, frozen=True):
     """What a tier got over a run; quantiles in seconds."""
 
@@ -191,6 +200,7 @@ class RunResult(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     witnessed: tuple[tuple[float, Decision], ...] = ()
     """``(moment_s, decision)``: what was in force at the times that were asked about."""
+    near_faults: NearFaults | None = None
 
 
 class ColdStartModel(msgspec.Struct, frozen=True):

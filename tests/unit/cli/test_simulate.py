@@ -149,3 +149,34 @@ def test_a_run_tells_why_at_a_time_by_the_clock_of_its_calendar(tmp_path):
 def test_a_clock_time_needs_a_trace_with_dates(words):
     assert "the trace has no dates" in said(invoke(command, *words, "--start", "14:32"))
     assert "--explain: found '3m', allowed: before the end of the run" in said(invoke(command, *words, "--explain", "3m"))
+
+
+def test_to_be_judged_without_a_history_is_said_with_what_to_do(tmp_path):
+    words = [
+        "--spec",
+        spec(tmp_path),
+        "--trace",
+        trace(tmp_path, 400, 4500.0),
+        "-j",
+        "1",
+        "--no-bound",
+        "--policy",
+        "static",
+        "--json",
+        "-",
+    ]
+    blind, knowing = (json.loads(invoke(command, *words, *more).stdout)["notes"] for more in ([], ["--start", "1h"]))
+    assert any("are blind for the first hour" in note and "`--start 1d`" in note for note in blind)
+    assert not any("blind" in note for note in knowing)
+
+
+def test_what_faults_account_for_is_told_and_drawn(tmp_path):
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 200, 600.0), "-j", "1", "--cold-start", "90s"]
+    more = ["--no-bound", "--policy", "static", "--faults", "crash=1@60s,metrics=empty@30s+20s", "--html", tmp_path / "page.html"]
+    result = invoke(command, *words, *more, "--json", tmp_path / "it.json")
+    assert result.exception is None
+    near = json.loads((tmp_path / "it.json").read_text())["near_faults"]
+    assert near["missed"] == near["missed_near"] > 0
+    assert "that static missed, 100 % fell within reach of the faults" in result.stdout
+    drawn = json.loads((tmp_path / "page.html").read_text().split('id="data">')[1].split("</script>")[0])["faults"]
+    assert drawn == [["metrics empty", 30.0, 50.0, True], ["crash 1", 60.0, 60.0, False]]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.app.lab import candidates, lead_in, summaries
+from forebay.app.lab import candidates, fault_spans, lead_in, summaries
 from forebay.app.lab.advice import advice
 from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.over_cores import over_cores
@@ -67,12 +67,17 @@ class Comparison(msgspec.Struct, frozen=True):
         return summaries.verdict(self.summaries, {name: self.attained(name) for name in self.runs}, self.yardstick.promise)
 
     def advice(self) -> str:
-        """What to try where nobody keeps the promise; else empty."""
+        """What the faults account for, and what to try where nobody keeps the promise; else empty."""
         ready, pool = self.ready, self.ready.request.pool
+        line = next((each for each in self.summaries if each.name == summaries.FAVOURITE), self.summaries[0])
+        near, world = self.runs[line.name][0].near_faults, scenario(ready, ready.request.seed)
+        blamed = fault_spans.told(line.name, near, world, line.holds_slo) if near is not None else ""
+        if near is not None and fault_spans.apart(near) >= self.yardstick.promise:
+            return blamed
         fixed = ready.peak_replicas if ready.peak_holds else None
         hours = fixed_gpu_hours(ready)
-        cold_start_s = scenario(ready, ready.request.seed).cold_start.unshared_s
-        return advice(self.summaries, fixed, hours, pool.scaling.min_replicas, cold_start_s, self.yardstick.promise)
+        least, cold_start_s = pool.scaling.min_replicas, world.cold_start.unshared_s
+        return f"{blamed} {advice(self.summaries, fixed, hours, least, cold_start_s, self.yardstick.promise)}".strip()
 
 
 def compared(
@@ -184,8 +189,9 @@ def work(task: Task, tell: Tell) -> RunResult | Bound:
     led = lead / (lead + ready.duration_s)
     ready, policy = lead_in.begun(ready, made, name, task.seed, lambda share: tell(led * share))
     witness = Witness(policy, task.explain_s)
-    result = play_one(ready, scenario(ready, task.seed), witness, name, task.seed, lambda share: tell(led + (1 - led) * share))
-    result = msgspec.structs.replace(result, witnessed=witness.found())
+    world = scenario(ready, task.seed)
+    result = play_one(ready, world, witness, name, task.seed, lambda share: tell(led + (1 - led) * share))
+    result = msgspec.structs.replace(result, witnessed=witness.found(), near_faults=fault_spans.near(world, result.timeline))
     return result if task.timeline else msgspec.structs.replace(result, timeline=())
 
 

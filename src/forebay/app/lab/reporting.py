@@ -5,6 +5,7 @@ from pathlib import Path
 from forebay.app import outputs
 from forebay.app.lab import lead_in
 from forebay.app.lab.comparing import Comparison
+from forebay.app.lab.fault_spans import spans
 from forebay.app.lab.world import scenario
 from forebay.app.report.content import BoundDrawn, Content, Played
 from forebay.app.report.page import render
@@ -40,6 +41,7 @@ def content(comparison: Comparison) -> Content:
         start_wall_s=ready.start_wall_s,
         zone=ready.clock.zone,
         offsets=tuple(ready.clock.offsets(ready.duration_s)) if ready.clock.dated else ((0.0, 0.0),),
+        faults=spans(scenario(ready, ready.request.seed)),
         ttft_s=pool.slo.ttft_s,
         itl_s=pool.slo.itl_s,
         attainment=pool.slo.attainment,

@@ -103,6 +103,7 @@ def as_json(each: PolicySummary, runs: Sequence[RunResult]) -> dict[str, Any]:
             for name, result in runs[0].tiers.items()
         },
         "seeds": [run.seed for run in runs],
+        "near_faults": runs[0].near_faults,
     }
 
 

@@ -32,6 +32,8 @@ Tell = Callable[[float], None]
 HISTORY_S_MAX = 28 * 86_400.0
 """What came before the span is history, as far back as policies look."""
 HISTORY_BUCKET_S = 300.0
+HISTORY_ITEM_BYTES = 4
+"""Columns of a history are float32."""
 SHORT_OF_ASKED = 0.01
 """A span that ends so little (a minute at most) before what was asked for is whole: its last request need not come in its last second."""
 SHAPE_FACTOR_MAX = 1.5
@@ -142,7 +144,12 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
         peak_replicas=max(peak, scaling.min_replicas),
         peak_holds=holds,
         initial_replicas=min(max(first, scaling.min_replicas, 1), scaling.max_replicas),
-        notes=(*_read(request, trace), *(_hopeless(request, found, peak, *idle) if idle else ()), *_notes(request, found, rate)),
+        notes=(
+            *_read(request, trace),
+            *_blind(ready.past),
+            *(_hopeless(request, found, peak, *idle) if idle else ()),
+            *_notes(request, found, rate),
+        ),
     )
 
 
@@ -253,6 +260,17 @@ def _read(request: LabRequest, trace: OpenedTrace) -> list[str]:
             f"{format_duration(asked_s)} {format_span(start_s, None)} are played."
         )
     return notes
+
+
+def _blind(past: History | None) -> list[str]:
+    """That who forecasts has nothing to go by at first, and what to do about it."""
+    if past is not None and len(past.requests) / HISTORY_ITEM_BYTES * past.bucket_s >= HOUR_S:
+        return []
+    return [
+        "Next to nothing is known of what came before: policies that forecast, Forebay's too, are blind for the first hour, and have no "
+        "day to compare with for the first one, as on a first day live. To judge an ordinary day begin later (`--start 1d`, some hours "
+        "at least; in `backtest` a shorter `--last`): what is before is then their history, and the last hours of it a lead-in."
+    ]
 
 
 def _hopeless(request: LabRequest, found: Survey, peak: int, idle: float, nearest: str) -> list[str]:

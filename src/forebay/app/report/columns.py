@@ -36,6 +36,7 @@ def page_data(content: Content) -> dict[str, Any]:
         "gpus": content.gpus_per_replica,
         "gpu_hour_usd": content.gpu_hour_usd,
         "bound_gpu_hours": content.bound.gpu_hours if content.bound else None,
+        "faults": [(fault.name, fault.from_s, fault.until_s, fault.blind) for fault in content.faults],
         "policies": [_policy(played, content) for played in content.played],
     }
 

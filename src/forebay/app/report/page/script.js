@@ -132,6 +132,7 @@
       if (until < state.from || from > state.until) continue;
       plot.append(node("rect", { x: x(from), y: 0, width: Math.max(1, x(until) - x(from)), height, fill: "var(--band)" }));
     }
+    faults(plot, x, height);
     const series = frame.series(policy, beside);
     const y = scale(frame, series, policy, height);
     for (const [value, label] of y.ticks) {
@@ -143,8 +144,12 @@
       if (frame.last) svg.append(node("text", { x: x(at), y: height + 14, "text-anchor": x(at) > width - 40 ? "end" : "middle" }, label));
     }
     svg.append(plot);
-    if (frame.band) band(plot, policy, x, height);
+    if (frame.band) {
+      band(plot, policy, x, height);
+      blind(plot, defs, x, height);
+    }
     for (const each of series) plot.append(each.area ? areaOf(each, x, y) : lineOf(each, x, y));
+    if (frame === frames[0]) faultNames(plot, x);
     if (frame.promise) {
       plot.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(frame.promise), y2: y(frame.promise), stroke: "var(--bad)", "stroke-dasharray": "6 4", "stroke-width": 1.3 }));
     }
@@ -234,6 +239,37 @@
       began = index;
     }
   };
+  // What went wrong: spans shaded, instants marked; their names stand over the first picture.
+  const faults = (plot, x, height) => {
+    for (const [name, from, until] of data.faults) {
+      if (until < state.from || from > state.until) continue;
+      const left = x(Math.max(from, state.from));
+      plot.append(node("rect", { class: "fault", x: left, y: 0, width: Math.max(1, x(Math.min(until, state.until)) - left), height }));
+      plot.append(node("line", { class: "fault-at", x1: left, x2: left, y1: 0, y2: height }));
+    }
+  };
+  const faultNames = (plot, x) => {
+    const free = [-Infinity, -Infinity];
+    for (const [name, from, until] of data.faults) {
+      if (until < state.from || from > state.until) continue;
+      const left = x(Math.max(from, state.from));
+      // Two lines of names; where both are taken a name is left out, and pointing tells it.
+      const line = free.findIndex((end) => end < left);
+      if (line < 0) continue;
+      plot.append(node("text", { class: "fault-name", x: left + 4, y: 12 + 13 * line }, name));
+      free[line] = left + 10 + name.length * 6.4;
+    }
+  };
+  const blind = (plot, defs, x, height) => {
+    const hatch = node("pattern", { id: "blind", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+    hatch.append(node("rect", { width: 3, height: 6, fill: "#212529" }));
+    defs.append(hatch);
+    for (const [, from, until, isBlind] of data.faults) {
+      if (!isBlind || until < state.from || from > state.until) continue;
+      plot.append(node("rect", { x: x(from), y: 0, width: Math.max(1, x(until) - x(from)), height, fill: "url(#blind)" }));
+    }
+  };
+  const wrong = (at) => data.faults.filter(([, from, until]) => from - 60 <= at && at <= Math.max(until, from + 60)).map(([name]) => name);
   const keysOf = (frame, series, policy) => {
     frame.head.querySelectorAll(".key").forEach((each) => each.remove());
     frame.keys = [];
@@ -249,6 +285,7 @@
     };
     if (frame.band) {
       policy.lines.reasons.slice(0, 9).forEach((name, index) => add(`${name} ${percent(policy.lines.reason_share[index])}`, termColour(name), "", null));
+      if (data.faults.some((fault) => fault[3])) add("metrics wrong", "repeating-linear-gradient(45deg, #212529 0 2px, transparent 2px 4px)", "", null);
       frame.reading = add("", "transparent", "thin", (index) => policy.lines.reasons[policy.lines.reason[index]]);
       return;
     }
@@ -274,7 +311,7 @@
           frame.cross.setAttribute("x2", frame.x(at));
         }
       }
-      if (frame.why) frame.why.textContent = index < 0 ? POINT : why(policies[state.chosen], index) + (policies[state.beside] ? ` — ${why(policies[state.beside], index)}` : "");
+      if (frame.why) frame.why.textContent = index < 0 ? POINT : why(policies[state.chosen], index) + (policies[state.beside] ? ` — ${why(policies[state.beside], index)}` : "") + (wrong(lines.at_s[index]).length ? ` (${wrong(lines.at_s[index]).join(", ")})` : "");
       for (const key of frame.keys) key.value.textContent = at === null || !key.read ? "" : key.read(index);
     }
   };
@@ -506,6 +543,7 @@
   dark.addEventListener("change", (event) => paint(event.matches));
   byId("theme").addEventListener("click", () => paint(document.documentElement.getAttribute("data-theme") !== "dark"));
   makeCharts();
+  if (data.faults.length) document.querySelector(".legend").append(" Violet: what went wrong, from its beginning (dotted) to its end.");
   let drawnWidth = 0;
   const redraw = () => {
     if (Math.abs(document.body.clientWidth - drawnWidth) < 2) return;
