@@ -76,8 +76,8 @@ class Comparison(msgspec.Struct, frozen=True):
             return blamed
         fixed = ready.peak_replicas if ready.peak_holds else None
         hours = fixed_gpu_hours(ready)
-        least, cold_start_s = pool.scaling.min_replicas, world.cold_start.unshared_s
-        return f"{blamed} {advice(self.summaries, fixed, hours, least, cold_start_s, self.yardstick.promise)}".strip()
+        mean, cold_start_s = self.runs[line.name][0].replicas_mean, world.cold_start.unshared_s
+        return f"{blamed} {advice(self.summaries, fixed, hours, pool.scaling, mean, cold_start_s, self.yardstick.promise)}".strip()
 
 
 def compared(
