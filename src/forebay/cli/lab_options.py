@@ -151,6 +151,16 @@ Tuned = Annotated[
     ),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, max=256, help="Processes. Default: one per core.")]
+Explain = Annotated[
+    list[str],
+    typer.Option(
+        "--explain",
+        metavar="TIME",
+        rich_help_panel=Output,
+        help="Why so many replicas at this time of the run, as `forebay explain` tells it: 2h30m after its start, or where the trace has "
+        "dates 14:32 or 2026-11-24T14:32. May be given several times.",
+    ),
+]
 Json = Annotated[
     str | None, typer.Option("--json", metavar="PATH", rich_help_panel=Output, help="Write the numbers as JSON to PATH (- for stdout).")
 ]

@@ -1,6 +1,7 @@
 """`forebay simulate`: one policy on recorded traffic, and what it would have cost and kept."""
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,6 +9,9 @@ from forebay.cli import lab_options as options
 from forebay.cli import lab_output
 from forebay.cli.explain import show
 from forebay.cli.stopping import stoppable
+
+if TYPE_CHECKING:
+    from forebay.app.lab.comparing import Comparison
 
 
 @stoppable()
@@ -41,16 +45,7 @@ def command(
     actuator: options.ActuatorKind = "direct",
     scrape_delay: options.ScrapeDelay = "0s",
     seed: options.Seed = 0,
-    explain: Annotated[
-        list[str],
-        typer.Option(
-            "--explain",
-            metavar="TIME",
-            help="Why so many replicas at this time of the run, as `forebay explain` tells it: 2h30m after its start, or where the trace "
-            "has dates 14:32 or 2026-11-24T14:32. May be given several times.",
-            rich_help_panel=options.Output,
-        ),
-    ] = [],  # noqa: B006 - typer takes it for a value, and copies it
+    explain: options.Explain = [],  # noqa: B006 - typer takes it for a value, and copies it
     json: options.Json = None,
     html: options.Html = None,
 ) -> None:
@@ -62,10 +57,10 @@ def command(
     What is before --start is history that the policy may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab.comparing import as_json, compared, speed  # the simulator: nothing that another verb should wait for
+    from forebay.app.lab.comparing import compared  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.over_cores import cores
     from forebay.app.lab.policies import chosen
-    from forebay.app.lab.telling import asked_s, explained, timeline
+    from forebay.app.lab.telling import asked_s
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
@@ -76,7 +71,14 @@ def command(
     moments_s, wanted = asked_s(ready, explain), html is not None or json is not None
     with lab_output.bar(name) as tell:
         found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=wanted, tell=tell, explain_s=moments_s)
-    run = found.runs[name][0]
+    _deliver(found, name, json, html)
+
+
+def _deliver(found: "Comparison", name: str, json: str | None, html: Path | None) -> None:
+    from forebay.app.lab.comparing import as_json, speed
+    from forebay.app.lab.telling import explained, timeline
+
+    ready, run = found.ready, found.runs[name][0]
     why = explained(ready, run)
     lab_output.deliver(found, json, html, one(as_json(found), speed(run)) | {"timeline": timeline(ready, run), "explained": why})
     if json != "-":
