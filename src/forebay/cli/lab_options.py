@@ -363,8 +363,6 @@ def check_outputs(given: dict[str, Any]) -> None:
     """
     html, read = given["html"], given.get("trace") or given.get("history")
     output.check_json(given["json"])
-    if html is not None and str(html) == "-":
-        raise BadInput("--html: found '-', allowed: a file: the page is for a browser; only --json takes - for stdout")
     if html is not None:
         if str(html) == "-":
             raise BadInput("--html: found '-', allowed: a file; --json alone goes to stdout")
