@@ -12,6 +12,7 @@ from forebay.cli.stopping import stoppable
 
 if TYPE_CHECKING:
     from forebay.app.lab.comparing import Comparison
+    from forebay.app.lab.world import Prepared
 
 
 @stoppable()
@@ -57,10 +58,7 @@ def command(
     What is before --start is history that the policy may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab.comparing import compared  # the simulator: nothing that another verb should wait for
-    from forebay.app.lab.over_cores import cores
-    from forebay.app.lab.policies import chosen
-    from forebay.app.lab.telling import asked_s
+    from forebay.app.lab.policies import chosen  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
@@ -68,10 +66,26 @@ def command(
     request = options.request(spec, pool, options.trace_options(given), given)
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
-    moments_s, wanted = asked_s(ready, explain), html is not None or json is not None
+    _deliver(_played(ready, name, given), name, json, html)
+
+
+def _played(ready: "Prepared", name: str, given: dict[str, Any]) -> "Comparison":
+    from forebay.app.lab.comparing import compared
+    from forebay.app.lab.over_cores import cores
+    from forebay.app.lab.telling import asked_s
+
+    moments_s, wanted = asked_s(ready, given["explain"]), given["html"] is not None or given["json"] is not None
     with lab_output.bar(name) as tell:
-        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=wanted, tell=tell, explain_s=moments_s)
-    _deliver(found, name, json, html)
+        return compared(
+            ready,
+            [name],
+            seeds=1,
+            jobs=given["jobs"] or cores(),
+            bound=given["bound"],
+            timelines=wanted,
+            tell=tell,
+            explain_s=moments_s,
+        )
 
 
 def _deliver(found: "Comparison", name: str, json: str | None, html: Path | None) -> None:
