@@ -186,6 +186,17 @@ def open_arrivals(
     return _of_rates(wanted, name, sampler, of_lengths)
 
 
+def begins_wall_s(trace: Path, trace_format: str, column: str = "", *, lenient: bool = False) -> float:
+    """Unix time at which ``trace`` begins, from its first rows; 0 where it has no dates. Raises BadInput for what can't be used."""
+    name = format_of(trace, trace_format)
+    if name in RATE_FORMATS:
+        return read_series(trace, name, column, lenient=lenient).start_wall_s
+    names = renamed(column) if name == "csv" and "=" in column else {}
+    reader = columns.Reader(name, str(trace), None, lenient=lenient, renamed=names)
+    next(iter(reader.read(blocks(trace))), None)
+    return reader.start_wall_s
+
+
 def read_series(path: Path, name: str, column: str = "", *, lenient: bool = False, counts: Counts | None = None) -> RateSeries:
     """The rates of a file in one of ``RATE_FORMATS``, as published; of ServeGen's clients, their sum."""
     text = lines(str(path))

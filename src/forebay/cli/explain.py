@@ -58,18 +58,23 @@ def command(
     if json is not None:
         output.write_json(found, json)
         return
-    console = output.console()
     for row in found:
-        console.print(render(row))
-        if row.posture_because:
-            console.print(f"[bold]{escape(row.posture)}[/bold] {escape(row.posture_because)}")
-        for alert in row.alerts:
-            console.print(f"[bold red]! {alert.kind}[/bold red] {escape(alert.message)}")
+        show(row)
+
+
+def show(row: Explanation) -> None:
+    """One pool's terms, its posture where it isn't open, its alerts."""
+    console = output.console()
+    console.print(render(row))
+    if row.posture_because:
+        console.print(f"[bold]{escape(row.posture)}[/bold] {escape(row.posture_because)}")
+    for alert in row.alerts:
+        console.print(f"[bold red]! {alert.kind}[/bold red] {escape(alert.message)}")
 
 
 def render(found: Explanation) -> Table:
     """The table of one pool's terms."""
-    table = Table(title=f"{found.pool}: {found.desired} replicas at {found.at}", title_justify="left")
+    table = Table(title=f"{found.pool}: {found.desired} replica{'s' * (found.desired != 1)} at {found.at}", title_justify="left")
     table.add_column("")
     table.add_column("term", no_wrap=True)
     table.add_column("kind")

@@ -9,6 +9,7 @@ import typer
 from forebay.app import outputs
 from forebay.app.config import load
 from forebay.app.lab.actuating import parse_actuator
+from forebay.app.lab.clock import Clock, is_moment, zone_of
 from forebay.app.lab.faults import parse_faults
 from forebay.app.lab.request import LabRequest, TraceOptions
 from forebay.cli import output
@@ -44,7 +45,15 @@ Lengths = Annotated[
         "--lengths", metavar="FILE", help="For traces of rates alone: draw token lengths from this trace. Default: the pool's shape."
     ),
 ]
-Start = Annotated[str, typer.Option("--start", metavar="TIME", help="Where in the trace to begin, such as 2d or 90m.")]
+Start = Annotated[
+    str,
+    typer.Option(
+        "--start",
+        metavar="TIME",
+        help="Where in the trace to begin, such as 2d or 90m; where it has dates also 2026-11-24T14:00 or 14:00, by the clock of the "
+        "pool's forecast or calendar, else UTC.",
+    ),
+]
 Duration = Annotated[str | None, typer.Option("--duration", metavar="TIME", help="How much of it to play, such as 1d. Default: the rest.")]
 RateScale = Annotated[float, typer.Option("--rate-scale", metavar="X", help="Multiply the request rate.")]
 Tiers = Annotated[
@@ -160,6 +169,16 @@ Tuned = Annotated[
     ),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, max=256, help="Processes. Default: one per core.")]
+Explain = Annotated[
+    list[str],
+    typer.Option(
+        "--explain",
+        metavar="TIME",
+        rich_help_panel=Output,
+        help="Why so many replicas at this time of the run, as `forebay explain` tells it: 2h30m after its start, or where the trace has "
+        "dates 14:32 or 2026-11-24T14:32. May be given several times.",
+    ),
+]
 Json = Annotated[
     str | None, typer.Option("--json", metavar="PATH", rich_help_panel=Output, help="Write the numbers as JSON to PATH (- for stdout).")
 ]
@@ -188,7 +207,7 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         {"--cv": (trace.gap_cv, GAP_CV), "--noise": (trace.noise, 0.0)},
         pool_said=True,
     )
-    trace = _of_history(trace, chosen.name)
+    trace = _begun(_of_history(trace, chosen.name), zone_of(chosen, declared.calendar))
     names = [tier.name for tier in declared.tiers]
     for tier, _ in trace.tiers:
         if tier not in names:
@@ -217,14 +236,16 @@ def trace_options(given: dict[str, Any]) -> TraceOptions:
     """Which arrivals. ``given``: trace, trace_format, lengths, column, start, duration, rate_scale, noise, cv, tiers, lenient,
     as they were given. Raises BadInput naming the option.
     """
-    rate_scale, duration = given["rate_scale"], given["duration"]
+    rate_scale, duration, start = given["rate_scale"], given["duration"], given["start"]
+    start_at = start if is_moment(start) else ""
     if not 0 < rate_scale <= SCALE_MAX:
         raise BadInput(f"--rate-scale: found {rate_scale:g}, allowed: a number above 0, at most {SCALE_MAX:g}")
     return TraceOptions(
         path=given["trace"],
         trace_format=one_of("--trace-format", given["trace_format"], TRACE_FORMATS),
         lengths=given["lengths"],
-        start_s=duration_s("--start", given["start"]),
+        start_s=0.0 if start_at else Clock(0.0).second("--start", start),
+        start_at=start_at,
         duration_s=None if duration is None else above_zero_s("--duration", duration),
         rate_scale=rate_scale,
         tiers=weights("--tiers", given["tiers"]),
@@ -241,6 +262,17 @@ def _of_history(trace: TraceOptions, pool: str) -> TraceOptions:
 
     path = Path(trace.path)
     return msgspec.structs.replace(trace, recorded=recorded.read(path, pool)) if recorded.holds_history(path) else trace
+
+
+def _begun(trace: TraceOptions, zone: str) -> TraceOptions:
+    """``trace`` with the second at which it begins, where a date or a clock time of ``zone`` says so."""
+    if not trace.start_at:
+        return trace
+    from forebay.app.traces import begins_wall_s
+
+    path, past = Path(trace.path), trace.recorded
+    begins_s = past.start_wall_s if past else begins_wall_s(path, trace.trace_format, trace.column, lenient=trace.lenient)
+    return msgspec.structs.replace(trace, start_s=Clock(begins_s, zone).second("--start", trace.start_at), start_at="")
 
 
 NO_TRACE: dict[str, Any] = {

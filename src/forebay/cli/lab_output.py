@@ -21,6 +21,7 @@ from forebay.domain.errors import BadInput
 from forebay.domain.units import format_duration, format_share
 
 if TYPE_CHECKING:
+    from forebay.app.lab.clock import Clock
     from forebay.app.lab.comparing import Comparison
     from forebay.app.lab.request import LabRequest
     from forebay.app.lab.tuning import Choice
@@ -37,9 +38,9 @@ _GAPS = (2, 1)
 """Between columns of the table of policies; the wider one where there is room."""
 _KEPT = ("", "policy", "GPU-\nhours", "×\nlimit", "kept")
 """Shown however narrow the terminal is, unless there is nothing in them."""
-_DROPPED = ("cut", "shed", "$", "pace", "1st\ntoken", "turns\n/day", "longest", "breaches", "actions", "saved")
+_DROPPED = ("cut", "shed", "$", "pace", "1st\ntoken", "turns\n/day", "longest", "breaches", "actions", "saved\nvs static")
 """In this order, where there is no room."""
-_COLUMNS = (*_KEPT, "1st\ntoken", "pace", "breaches", "longest", "shed", "cut", "actions", "turns\n/day", "$", "saved")
+_COLUMNS = (*_KEPT, "1st\ntoken", "pace", "breaches", "longest", "shed", "cut", "actions", "turns\n/day", "$", "saved\nvs static")
 
 
 class Lines:
@@ -175,8 +176,8 @@ def say(text: str) -> None:
     output.console(highlight=False).print(text, markup=False)
 
 
-def show_run(run: "RunResult") -> None:
-    """More of one run than a line has room for."""
+def show_run(run: "RunResult", clock: "Clock") -> None:
+    """More of one run than a line has room for; its times by ``clock``."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column("")
     table.add_column("", overflow="fold")
@@ -190,7 +191,7 @@ def show_run(run: "RunResult") -> None:
     table.add_row("GPU-hours", hours)
     table.add_row("replicas", f"{run.replicas_mean:.1f} on average, {run.replicas_peak} at most; {run.starts:,} starts")
     if run.alerts:
-        told = (f"{kind} × {count}, first at {format_duration(run.first_alert_s[kind])}" for kind, count in run.alerts.items())
+        told = (f"{kind} × {count}, first at {clock.told(run.first_alert_s[kind])}" for kind, count in run.alerts.items())
         table.add_row("alerts", "; ".join(told))
     if run.wall_s > 0:
         decide = 1e3 * run.decide_s / max(1, run.decisions)
@@ -207,9 +208,10 @@ def _time(seconds: float | None) -> str:
 def _title(comparison: "Comparison") -> str:
     ready = comparison.ready
     slo, found = ready.request.pool.slo, ready.survey
+    begins = f"from {ready.clock.date(0.0)} on " if ready.clock.dated else ""
     return (
         f"{ready.request.pool.name}: {found.requests:,} request{'s' * (found.requests != 1)} in {format_duration(ready.duration_s)} "
-        f"({found.mean_per_s:.4g}/s, busiest minute {found.peak_per_s:.4g}/s); promised to {100 * slo.attainment:g} %: "
+        f"{begins}({found.mean_per_s:.4g}/s, busiest minute {found.peak_per_s:.4g}/s); promised to {100 * slo.attainment:g} %: "
         f"first token {format_duration(slo.ttft_s)}, {format_duration(slo.itl_s)} a token"
     )
 
@@ -286,7 +288,7 @@ def _row(comparison: "Comparison", line: "PolicySummary") -> dict[str, str]:
     }
     saved = line.saved_vs_static_usd
     if comparison.yardstick.static_usd is not None:
-        cells |= {"$": _whole(line.cost_usd), "saved": NOTHING if saved is None else _whole(saved)}
+        cells |= {"$": _whole(line.cost_usd), "saved\nvs static": NOTHING if saved is None or not line.holds_slo else _whole(saved)}
     return cells
 
 

@@ -1,12 +1,18 @@
 """`forebay simulate`: one policy on recorded traffic, and what it would have cost and kept."""
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from forebay.cli import lab_options as options
 from forebay.cli import lab_output
+from forebay.cli.explain import show
 from forebay.cli.stopping import stoppable
+
+if TYPE_CHECKING:
+    from forebay.app.lab.comparing import Comparison
+    from forebay.app.lab.world import Prepared
 
 
 @stoppable()
@@ -38,6 +44,7 @@ def command(
     actuator: options.ActuatorKind = "direct",
     scrape_delay: options.ScrapeDelay = "0s",
     seed: options.Seed = 0,
+    explain: options.Explain = [],  # noqa: B006 - typer takes it for a value, and copies it
     json: options.Json = None,
     html: options.Html = None,
 ) -> None:
@@ -49,9 +56,7 @@ def command(
     What is before --start is history that the policy may learn from. Exit code 2: bad input, nothing was played.
     """
     given = locals().copy()
-    from forebay.app.lab.comparing import as_json, compared, speed  # the simulator: nothing that another verb should wait for
-    from forebay.app.lab.over_cores import cores
-    from forebay.app.lab.policies import chosen, fitting
+    from forebay.app.lab.policies import chosen, fitting  # the simulator: nothing that another verb should wait for
     from forebay.app.lab.world import prepared
 
     options.check_outputs(given)
@@ -60,12 +65,40 @@ def command(
     fitting([name], request, "--policy")
     with lab_output.told_bar() as (doing, tell):
         ready = prepared(request, doing, tell)
+    _deliver(_played(ready, name, given), name, json, html)
+
+
+def _played(ready: "Prepared", name: str, given: dict[str, Any]) -> "Comparison":
+    from forebay.app.lab.comparing import compared
+    from forebay.app.lab.over_cores import cores
+    from forebay.app.lab.telling import asked_s
+
+    moments_s, wanted = asked_s(ready, given["explain"]), given["html"] is not None or given["json"] is not None
     with lab_output.told_bar() as (doing, tell):
-        found = compared(ready, [name], seeds=1, jobs=jobs or cores(), bound=bound, timelines=html is not None, tell=tell, doing=doing)
-    run = found.runs[name][0]
-    lab_output.deliver(found, json, html, one(as_json(found), speed(run)))
+        return compared(
+            ready,
+            [name],
+            seeds=1,
+            jobs=given["jobs"] or cores(),
+            bound=given["bound"],
+            timelines=wanted,
+            tell=tell,
+            doing=doing,
+            explain_s=moments_s,
+        )
+
+
+def _deliver(found: "Comparison", name: str, json: str | None, html: Path | None) -> None:
+    from forebay.app.lab.comparing import as_json, speed
+    from forebay.app.lab.telling import explained, timeline
+
+    ready, run = found.ready, found.runs[name][0]
+    why = explained(ready, run)
+    lab_output.deliver(found, json, html, one(as_json(found), speed(run)) | {"timeline": timeline(ready, run), "explained": why})
     if json != "-":
-        lab_output.show_run(run)
+        lab_output.show_run(run, ready.clock)
+        for each in why:
+            show(each)
 
 
 def one(whole: dict[str, Any], fast: dict[str, float]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forebay.app import outputs
+from forebay.app.lab.clock import Clock
 from forebay.cli import output, trace_edit, trace_make
 from forebay.cli.stopping import stoppable
 from forebay.cli.trace_words import FORMATS, duration_s, say_counts, say_doubts
@@ -74,7 +75,8 @@ def render(found: "TraceStatistics") -> RenderableType:
     """The statistics for people; fits 80 columns."""
     rates = _table("Rate", ("", found.unit))
     rates.add_row("mean", _number(found.rates.mean))
-    at = f" at {format_duration(found.rates.peak_minute_at_s)}" if found.rates.peak_minute_at_s is not None else ""
+    clock = Clock(found.start_wall_s)
+    at = f" at {clock.told(found.rates.peak_minute_at_s)}" if found.rates.peak_minute_at_s is not None else ""
     rates.add_row(f"busiest minute{at}", _number(found.rates.peak_minute))
     rates.add_row("busiest hour ÷ mean", _number(found.rates.hourly_peak_to_mean))
     rates.add_row("busiest hour ÷ quietest", _number(found.rates.hourly_peak_to_valley))
@@ -96,7 +98,8 @@ def render(found: "TraceStatistics") -> RenderableType:
 
 def _head(found: "TraceStatistics") -> str:
     size = f"{found.requests:,} {'request' if found.requests == 1 else 'requests'} in " if found.requests else ""
-    return f"{found.name}: {size}{format_duration(found.duration_s)}"
+    begins = f", from {Clock(found.start_wall_s).date(0.0)}" if found.start_wall_s else ""
+    return f"{found.name}: {size}{format_duration(found.duration_s)}{begins}"
 
 
 def _remarks(found: "TraceStatistics") -> str:
@@ -108,7 +111,8 @@ def _remarks(found: "TraceStatistics") -> str:
         remarks.append("tiers: " + ", ".join(f"{name} × {count:,}" for name, count in found.tiers.items()))
     if found.bursts is not None and found.requests > 1:
         remarks.append(
-            f"longest silence: {format_duration(found.bursts.longest_gap_s)} after {format_duration(found.bursts.longest_gap_at_s)}"
+            f"longest silence: {format_duration(found.bursts.longest_gap_s)} after "
+            f"{Clock(found.start_wall_s).told(found.bursts.longest_gap_at_s)}"
         )
     if found.repeated:
         remarks.append(f"the row before over again (time and lengths): {found.repeated:,} times")

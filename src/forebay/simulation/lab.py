@@ -119,7 +119,7 @@ class _Run:
         self._ramps = _Ramps()
         self._desired = scenario.initial_replicas
         self._memory = b""
-        self._reason = ""
+        self._decision: Decision | None = None
         self._decisions = 0
         self._decide_s = 0.0
 
@@ -216,7 +216,7 @@ class _Run:
             self._progress(min(1.0, now_s / self._scenario.duration_s))
 
     def _row(self, now_s: float) -> None:
-        self._timeline.row(now_s, self._lives, self._senses, self._actuator.target, self._reason)
+        self._timeline.row(now_s, self._lives, self._senses, self._actuator.target, self._decision)
 
     def _befall(self, index: int, outage: Outage, now_s: float) -> None:
         chance = random.Random(f"{self._scenario.seed}/outage/{index}")
@@ -272,7 +272,7 @@ class _Run:
         scenario = self._scenario
         self._desired = max(scenario.min_replicas, min(scenario.max_replicas, decision.replicas))
         self._memory = decision.memory
-        self._reason = decision.reason
+        self._decision = decision
         self._fleet.set_posture(decision.posture)
         self._alerts.take(decision, now_s)
         for term in decision.terms:

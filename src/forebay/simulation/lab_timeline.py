@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from forebay.domain.replica import PENDING_STATES, ReplicaState
+from forebay.domain.scaling import Decision
+from forebay.scaling.explain import binding
 from forebay.simulation.accounting import judged
 from forebay.simulation.fleet import SimulatedFleet
 from forebay.simulation.lab_life import Lives
@@ -39,8 +41,8 @@ class Timeline:
         # A NaN compares false with everything, so a minute without a request changes nothing.
         self._worst_s = (max(self._worst_s[0], p95_s[0]), max(self._worst_s[1], p95_s[1]))
 
-    def row(self, now_s: float, lives: Lives, senses: Senses, desired: int, reason: str) -> None:
-        """A step of the timeline is over."""
+    def row(self, now_s: float, lives: Lives, senses: Senses, desired: int, decision: Decision | None) -> None:
+        """A step of the timeline is over; ``decision`` is in force."""
         if len(self.rows) >= ROWS_MAX:
             self.left_out += 1
             return
@@ -74,7 +76,8 @@ class Timeline:
                 states.count(ReplicaState.READY),
                 sum(state in PENDING_STATES for state in states),
                 states.count(ReplicaState.DRAINING),
-                reason,
+                decision.reason if decision is not None else "",
+                term.because if decision is not None and (term := binding(decision)) is not None else "",
             )
         )
 

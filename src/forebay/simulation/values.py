@@ -11,6 +11,7 @@ import msgspec
 
 from forebay.domain.profile import Profile
 from forebay.domain.roster import Capacity
+from forebay.domain.scaling import Decision
 
 
 class Dispatch(StrEnum):
@@ -139,6 +140,17 @@ class Minute(msgspec.Struct, frozen=True, array_like=True):
     draining: int
     reason: str
     """The binding term."""
+    because: str = ""
+    """Its sentence, with the numbers it was computed from."""
+
+
+class NearFaults(msgspec.Struct, frozen=True):
+    """Requests with a promise that ended in a run (``judged``), those that missed it, and of both what fell within reach of faults."""
+
+    missed: int
+    judged: int
+    missed_near: int
+    judged_near: int
 
 
 class TierResult(msgspec.Struct, frozen=True):
@@ -191,6 +203,9 @@ class RunResult(msgspec.Struct, frozen=True):
     """Seconds the run took, decisions excluded."""
     timeline: tuple[Minute, ...] = ()
     notes: tuple[str, ...] = ()
+    witnessed: tuple[tuple[float, Decision], ...] = ()
+    """``(moment_s, decision)``: what was in force at the times that were asked about."""
+    near_faults: NearFaults | None = None
 
 
 class ColdStartModel(msgspec.Struct, frozen=True):

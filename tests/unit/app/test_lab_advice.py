@@ -4,6 +4,7 @@ from lab_runs import run, tier
 
 from forebay.app.lab.advice import SMALL_FLEET, advice
 from forebay.app.lab.summaries import Yardstick, summary
+from forebay.spec.types import Scaling
 
 YARDSTICK = Yardstick(bound_gpu_hours=80.0, static_usd=1000.0, promise=0.99, promised_tiers=("interactive",))
 
@@ -12,8 +13,9 @@ def line(share):
     return summary([run(tiers={"interactive": tier(share)})], YARDSTICK)
 
 
-def told(*shares, fixed=3, least=1):
-    return advice([line(share) for share in shares], fixed, 72.0, least, 270.0, 0.99)
+def told(*shares, fixed=3, least=1, mean=4.0, spare=0):
+    pool = Scaling(min_replicas=least, max_replicas=30, spare_replicas=spare)
+    return advice([line(share) for share in shares], fixed, 72.0, pool, mean, 270.0, 0.99)
 
 
 def test_what_nobodys_keeping_the_promise_means_is_said_with_what_to_try():
@@ -34,3 +36,11 @@ def test_a_large_fleet_is_not_called_small_and_a_minimum_that_is_there_is_not_pr
 def test_where_somebody_keeps_it_or_nobody_could_nothing_is_advised():
     assert told(0.97, 0.995) == ""
     assert told(0.97, fixed=None) == ""
+
+
+def test_a_pool_of_one_or_two_is_told_of_a_spare_first_unless_it_has_one():
+    small = told(0.985, fixed=2, mean=1.3)
+    assert "With 1.3 replicas on average try `spare: 1` first" in small
+    assert small.index("`spare: 1`") < small.index("`min: 2` (which gives up what scaling saves)")
+    assert "spare" not in told(0.985, fixed=2, mean=1.3, spare=1)
+    assert "first: one more" not in told(0.985, fixed=5, mean=3.1)

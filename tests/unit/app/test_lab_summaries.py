@@ -90,13 +90,13 @@ def told(*policies):
         ([("x", 100.0, 0.98)], "x does not keep the promise: 98 % of the 99 %, with 100.0 GPU-hours, 1.250 × the clairvoyant schedule."),
         (
             [("forebay", 100.0, 0.995), ("hpa", 150.0, 0.999), ("keda", 90.0, 0.5)],
-            "The only other policy that does, hpa, needs 50.0% more.",
+            "hpa is the only other policy that does, with 50.0% more GPU-hours.",
         ),
         (
             [("forebay", 100.0, 0.995), ("hpa", 80.0, 0.999), ("kpa", 90.0, 0.999)],
-            "Of the 2 others that do, the cheapest, hpa, needs 20.0% less.",
+            "2 others do, of which hpa is the cheapest, with 20.0% fewer GPU-hours.",
         ),
-        ([("forebay", 100.0, 0.995), ("hpa", 100.01, 0.999)], "The only other policy that does, hpa, needs as many."),
+        ([("forebay", 100.0, 0.995), ("hpa", 100.01, 0.999)], "hpa is the only other policy that does, with just as many GPU-hours."),
         ([("forebay", 100.0, 0.995), ("hpa", 80.0, 0.5)], "No other policy does."),
         ([("forebay", 100.0, 0.5), ("hpa", 80.0, 0.999)], "hpa does, with 80 GPU-hours."),
         ([("keda", 100.0, 0.5), ("hpa", 80.0, 0.7)], "No policy keeps the promise of 99 %; hpa comes nearest with 70 %."),
@@ -115,3 +115,12 @@ def test_a_limit_that_a_policy_undercuts_is_said_to_be_none():
     assert _limit_is_lower(bound, lines).startswith("static-peak keeps the promise with 90 GPU-hours, fewer than the schedule")
     assert _limit_is_lower(bound, [line for line in lines if line.name != "static-peak"]) == ""
     assert _limit_is_lower(None, lines) == ""
+
+
+def test_what_keeps_the_promise_and_costs_more_than_a_fixed_fleet_is_told_so():
+    dear = [summary([run("forebay", gpu_hours=100.0, cost_usd=YARDSTICK.static_usd + 50.0, tiers={"interactive": tier(0.995)})], YARDSTICK)]
+    cheap = [
+        summary([run("forebay", gpu_hours=100.0, cost_usd=YARDSTICK.static_usd - 50.0, tiers={"interactive": tier(0.995)})], YARDSTICK)
+    ]
+    assert "It saves nothing: it costs $" in verdict(dear, {"forebay": 0.995}, 0.99)
+    assert "saves nothing" not in verdict(cheap, {"forebay": 0.995}, 0.99)

@@ -1,5 +1,6 @@
 """Timelines as columns: sums and means stay right, peaks survive, what isn't known stays so."""
 
+import json
 import math
 
 import pytest
@@ -59,3 +60,25 @@ def test_breaches_are_runs_of_rows_under_the_promise():
 def test_the_bound_is_what_was_paid_for_at_each_moment():
     bound = BoundDrawn(1.0, ((30.0, 2), (60.0, 5), (90.0, 1)))
     assert sampled_bound(bound, [15.0, 30.0, 75.0, 600.0]) == [None, 2, 5, 1]
+
+
+def test_why_is_kept_once_for_each_form_and_its_numbers_at_each_point():
+    said = ["798.1/min arrive, 1,200 wait", "801/min arrive, 3 wait", "801/min arrive, 3 wait", "never fewer than 1"]
+    lines = timeline([minute(number, because=because) for number, because in enumerate(said)])
+    assert lines["forms"] == ["#/min arrive, # wait", "never fewer than #"]
+    assert lines["because"] == [[0, "798.1", "1,200"], [0, "801", "3"], 0, [1, "1"]]
+
+
+def test_of_several_minutes_the_sentence_is_of_the_reason_that_is_drawn():
+    rows = [minute(0, reason="demand", because="a"), minute(1, reason="demand", because="b"), minute(2, reason="queue", because="c")]
+    lines = timeline(rows, 1)
+    assert (lines["reasons"][lines["reason"][0]], lines["forms"], lines["because"]) == ("demand", ["b"], [[0]])
+
+
+def test_a_week_s_sentences_stay_small():
+    rows = [
+        minute(number, because=f"{number * 1.7:.1f}/min arrive, one replica serves {number}/min: at least 2 over 16m")
+        for number in range(10_080)
+    ]
+    lines = timeline(rows)
+    assert len(json.dumps({name: lines[name] for name in ("forms", "because")})) < 80_000

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from lab_case import invoke, said, spec, trace
+from lab_case import SPEC, invoke, said, spec, trace
 
 from forebay.adapters.sqlite import SqliteStore
 from forebay.app.files import STORE_FILE
@@ -109,3 +109,77 @@ def test_a_span_past_the_end_of_the_trace_is_said_to_end_there(words):
     )
     assert not any("The trace ends" in note for note in whole)
     assert any(note.startswith("The trace ends at 1m5") and "of the 1h from 0s on are played" in note for note in past)
+
+
+def test_a_page_for_stdout_is_refused_before_anything_is_played(words):
+    assert "--html: found '-'" in said(invoke(command, *words, "--html", "-"))
+
+
+def dated(folder):
+    """200 requests, one every three seconds from 06:00 in Berlin on, their times with that offset."""
+    path = folder / "dated.csv"
+    rows = (f"2026-11-24T06:{3 * n // 60:02d}:{3 * n % 60:02d}+01:00,200,20" for n in range(200))
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
+    return path
+
+
+CALENDAR = (
+    SPEC
+    + """
+calendar:
+  - {name: open, pools: [chat], days: weekdays, from: "06:05", to: "18:00", timezone: Europe/Berlin, min: 2}
+"""
+)
+
+
+def test_a_run_tells_why_at_a_time_by_the_clock_of_its_calendar(tmp_path):
+    words = ["--spec", spec(tmp_path, CALENDAR), "--trace", dated(tmp_path), "-j", "1", "--no-bound"]
+    result = invoke(command, *words, "--start", "2026-11-24T06:02", "--explain", "06:07", "--explain", "1s", "--json", tmp_path / "it.json")
+    assert result.exception is None
+    assert "from Tue 24 Nov 2026 06:02 Europe/Berlin on" in result.stdout
+    assert "chat: 2 replicas at 5m (Tue 24 Nov 2026 06:07 Europe/Berlin)" in result.stdout
+    assert "open wants 2 (Europe/Berlin" in result.stdout
+    numbers = json.loads((tmp_path / "it.json").read_text())
+    assert [next(term["name"] for term in each["terms"] if term["binding"]) for each in numbers["explained"]][-1] == "calendar"
+    told = numbers["timeline"]
+    assert (told["zone"], told["start_wall_s"]) == ("Europe/Berlin", 1795496520.0)
+    assert told["at_s"] == [60.0 * n for n in range(1, len(told["at_s"]) + 1)]
+    assert told["desired"][-1] == 2
+    assert told["because"][-1].startswith("open wants 2")
+    assert len({len(column) for name, column in told.items() if name not in ("zone", "start_wall_s")}) == 1
+
+
+def test_a_clock_time_needs_a_trace_with_dates(words):
+    assert "the trace has no dates" in said(invoke(command, *words, "--start", "14:32"))
+    assert "--explain: found '3m', allowed: before the end of the run" in said(invoke(command, *words, "--explain", "3m"))
+
+
+def test_to_be_judged_without_a_history_is_said_with_what_to_do(tmp_path):
+    words = [
+        "--spec",
+        spec(tmp_path),
+        "--trace",
+        trace(tmp_path, 400, 4500.0),
+        "-j",
+        "1",
+        "--no-bound",
+        "--policy",
+        "static",
+        "--json",
+        "-",
+    ]
+    blind, knowing = (json.loads(invoke(command, *words, *more).stdout)["notes"] for more in ([], ["--start", "1h"]))
+    assert any("are blind for the first hour" in note and "`--start 1d`" in note for note in blind)
+    assert not any("blind" in note for note in knowing)
+
+
+def test_what_faults_account_for_is_told_and_drawn(tmp_path):
+    words = ["--spec", spec(tmp_path), "--trace", trace(tmp_path, 200, 600.0), "-j", "1", "--cold-start", "90s"]
+    more = ["--no-bound", "--policy", "static", "--faults", "crash=1@60s,metrics=empty@30s+20s", "--html", tmp_path / "page.html"]
+    result = invoke(command, *words, *more, "--json", tmp_path / "it.json")
+    assert result.exception is None
+    near = json.loads((tmp_path / "it.json").read_text())["near_faults"]
+    assert near["missed"] == near["missed_near"] > 0
+    assert "that static missed, 100 % fell within reach of the faults" in result.stdout
+    drawn = json.loads((tmp_path / "page.html").read_text().split('id="data">')[1].split("</script>")[0])["faults"]
+    assert drawn == [["metrics empty", 30.0, 50.0, True], ["crash 1", 60.0, 60.0, False]]

@@ -177,6 +177,7 @@ def test_the_timeline_has_a_row_a_minute_whose_sums_are_the_totals():
     assert sum(row.both_met + row.missed for row in result.timeline) == pytest.approx(1200, abs=5)
     third = result.timeline[2]
     assert (third.desired, third.ready, third.starting, third.draining, third.reason) == (2, 1, 1, 0, "scripted")
+    assert third.because == "by the script"
     assert third.ttft_p95_s == pytest.approx(0.1)
     assert 0 < third.kv_usage < 1
     assert 0 < third.gpu_usage <= 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.app.lab import candidates, lead_in, summaries
+from forebay.app.lab import candidates, fault_spans, lead_in, summaries
 from forebay.app.lab.advice import advice
 from forebay.app.lab.candidates import Candidate
 from forebay.app.lab.over_cores import over_cores
@@ -14,6 +14,7 @@ from forebay.app.lab.playing import play_one
 from forebay.app.lab.policies import make
 from forebay.app.lab.stages import Stages
 from forebay.app.lab.summaries import Yardstick
+from forebay.app.lab.witness import Witness
 from forebay.app.lab.world import Prepared, opened, scenario
 from forebay.app.report.content import format_hours
 from forebay.demand.arrays import ArrivalSource
@@ -45,6 +46,8 @@ class Task(msgspec.Struct, frozen=True):
     """Keep it: it is most of a result, and only pictures want it."""
     candidate: Candidate | None = None
     """The settings to play; None: the policy's own."""
+    explain_s: tuple[float, ...] = ()
+    """Seconds of the run whose decisions are kept."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -66,12 +69,17 @@ class Comparison(msgspec.Struct, frozen=True):
         return summaries.verdict(self.summaries, {name: self.attained(name) for name in self.runs}, self.yardstick.promise)
 
     def advice(self) -> str:
-        """What to try where nobody keeps the promise; else empty."""
+        """What the faults account for, and what to try where nobody keeps the promise; else empty."""
         ready, pool = self.ready, self.ready.request.pool
+        line = next((each for each in self.summaries if each.name == summaries.FAVOURITE), self.summaries[0])
+        near, world = self.runs[line.name][0].near_faults, scenario(ready, ready.request.seed)
+        blamed = fault_spans.told(line.name, near, world, line.holds_slo) if near is not None else ""
+        if near is not None and fault_spans.apart(near) >= self.yardstick.promise:
+            return blamed
         fixed = ready.peak_replicas if ready.peak_holds else None
         hours = fixed_gpu_hours(ready)
-        cold_start_s = scenario(ready, ready.request.seed).cold_start.unshared_s
-        return advice(self.summaries, fixed, hours, pool.scaling.min_replicas, cold_start_s, self.yardstick.promise)
+        mean, cold_start_s = self.runs[line.name][0].replicas_mean, world.cold_start.unshared_s
+        return f"{blamed} {advice(self.summaries, fixed, hours, pool.scaling, mean, cold_start_s, self.yardstick.promise)}".strip()
 
 
 def _said_to_nobody(_: str) -> None:
@@ -89,8 +97,11 @@ def compared(
     tell: Tell,
     doing: Doing = _said_to_nobody,
     tuned: Sequence[Candidate] = (),
+    explain_s: Sequence[float] = (),
 ) -> Comparison:
-    """Play ``names``, and the settings ``tuned`` beside them, on ``seeds`` seeds; ``doing`` is told which stage that is in.
+    """Play ``names``, and the settings ``tuned`` beside them, on ``seeds`` seeds; the decisions at ``explain_s`` are kept.
+
+    ``doing`` is told which stage that is in.
 
     Raises BadInput for faults or policies that don't fit the pool.
     """
@@ -98,7 +109,18 @@ def compared(
     rows += [(each.policy + TUNED, each) for each in tuned]
     runs = f"{len(rows)} policies" if len(rows) > 1 else names[0]
     title = f"{runs} × {seeds} seeds" if seeds > 1 else runs
-    return played(ready, rows, seeds=seeds, jobs=jobs, bound=bound, timelines=timelines, tell=tell, doing=doing, title=title)
+    return played(
+        ready,
+        rows,
+        seeds=seeds,
+        jobs=jobs,
+        bound=bound,
+        timelines=timelines,
+        tell=tell,
+        doing=doing,
+        title=title,
+        explain_s=explain_s,
+    )
 
 
 def played(
@@ -112,6 +134,7 @@ def played(
     tell: Tell,
     doing: Doing,
     title: str,
+    explain_s: Sequence[float] = (),
 ) -> Comparison:
     """Play ``rows``: each has a name, and the settings it stands for (None: those of the policy of that name).
 
@@ -120,7 +143,8 @@ def played(
     first = ready.request.seed
     # The schedule takes longest: begun first, it is done when the others are.
     tasks = [Task(ready, None, first)] if bound else []
-    tasks += [Task(ready, name, first + nth, timelines and not nth, settings) for nth in range(seeds) for name, settings in rows]
+    asked = tuple(explain_s)
+    tasks += [Task(ready, name, first + nth, timelines and not nth, settings, asked) for nth in range(seeds) for name, settings in rows]
     stages = Stages(len(tasks) - bound, bound, jobs == 1, title, doing, tell)
     results: dict[int, RunResult | Bound] = {}
     for place, run in over_cores(work, tasks, jobs, stages.tell):
@@ -195,7 +219,10 @@ def work(task: Task, tell: Tell) -> RunResult | Bound:
     lead = lead_in.length_s(ready.past)
     led = lead / (lead + ready.duration_s)
     ready, policy = lead_in.begun(ready, made, name, task.seed, lambda share: tell(led * share))
-    result = play_one(ready, scenario(ready, task.seed), policy, name, task.seed, lambda share: tell(led + (1 - led) * share))
+    witness = Witness(policy, task.explain_s)
+    world = scenario(ready, task.seed)
+    result = play_one(ready, world, witness, name, task.seed, lambda share: tell(led + (1 - led) * share))
+    result = msgspec.structs.replace(result, witnessed=witness.found(), near_faults=fault_spans.near(world, result.timeline))
     return result if task.timeline else msgspec.structs.replace(result, timeline=())
 
 

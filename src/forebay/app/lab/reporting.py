@@ -5,6 +5,7 @@ from pathlib import Path
 from forebay.app import outputs
 from forebay.app.lab import lead_in
 from forebay.app.lab.comparing import Comparison
+from forebay.app.lab.fault_spans import spans
 from forebay.app.lab.world import scenario
 from forebay.app.report.content import BoundDrawn, Content, Played
 from forebay.app.report.page import render
@@ -38,6 +39,9 @@ def content(comparison: Comparison) -> Content:
         facts=_facts(comparison),
         verdict=f"{comparison.verdict()} {comparison.advice()}".rstrip().replace("`", ""),
         start_wall_s=ready.start_wall_s,
+        zone=ready.clock.zone,
+        offsets=tuple(ready.clock.offsets(ready.duration_s)) if ready.clock.dated else ((0.0, 0.0),),
+        faults=spans(scenario(ready, ready.request.seed)),
         ttft_s=pool.slo.ttft_s,
         itl_s=pool.slo.itl_s,
         attainment=pool.slo.attainment,
@@ -66,6 +70,8 @@ def _facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
         ),
         ("cold start", format_duration(cold_start_s)),
     ]
+    if ready.clock.dated:
+        facts.append(("begins", f"{ready.clock.date(0.0, zone=False)}; all times by the clock of {ready.clock.zone}"))
     if lead_s := lead_in.length_s(ready.past):
         facts.append(("lead-in", f"{format_duration(lead_s)} before, not counted"))
     seeds = max(len(runs) for runs in comparison.runs.values())
@@ -84,7 +90,7 @@ def _notes(comparison: Comparison) -> list[str]:
         "GPU-hours count from a node requested to the node released, whatever the replica did meanwhile: starting, draining, failed and "
         "spare ones are paid for.",
         f"Savings are against {ready.peak_replicas} replicas all the time, which keep the promise through the busiest hour; only GPUs "
-        "that were given back save anything.",
+        "that were given back save anything, and only where the promise is kept (–: it isn't).",
         "A breach is a run of consecutive minutes in which fewer requests than promised got their first token and their pace in time. "
         "Lines show the worst minute of each point.",
     ]

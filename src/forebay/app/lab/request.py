@@ -16,6 +16,8 @@ class TraceOptions(msgspec.Struct, frozen=True):
     lengths: str | None = None
     """A trace whose lengths a rate-only one borrows; None: the pool's declared shape."""
     start_s: float = 0.0
+    start_at: str = ""
+    """A date or a clock time in place of ``start_s``, which follows from it once the trace's own beginning is known; else empty."""
     duration_s: float | None = None
     """None: to the end."""
     rate_scale: float = 1.0

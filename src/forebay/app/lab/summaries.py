@@ -103,6 +103,7 @@ def as_json(each: PolicySummary, runs: Sequence[RunResult]) -> dict[str, Any]:
             for name, result in runs[0].tiers.items()
         },
         "seeds": [run.seed for run in runs],
+        "near_faults": runs[0].near_faults,
     }
 
 
@@ -124,20 +125,35 @@ def verdict(summaries: Sequence[PolicySummary], kept: Mapping[str, float], promi
     other = others[0]
     if not favourite.holds_slo:
         return f"{first} {other.name} does, with {format_hours(other.gpu_hours)} GPU-hours."
-    more = other.gpu_hours / favourite.gpu_hours - 1
-    relation = "needs as many" if abs(more) < EQUAL else f"needs {abs(more):.1%} {'more' if more > 0 else 'less'}"
-    if len(others) == 1:
-        return f"{first} The only other policy that does, {other.name}, {relation}."
-    return f"{first} Of the {len(others)} others that do, the cheapest, {other.name}, {relation}."
+    which = f"{other.name} is the only other policy that does" if len(others) == 1 else f"{len(others)} others do, of which {other.name}"
+    return f"{first} {which}{_beside(other.gpu_hours / favourite.gpu_hours - 1, several=len(others) > 1)}"
+
+
+def _beside(more: float, *, several: bool) -> str:
+    """How the cheapest other policy compares; ``more``: the share of GPU-hours that it needs beyond the favourite's."""
+    if abs(more) < EQUAL:
+        return " is the cheapest, with just as many GPU-hours." if several else ", with just as many GPU-hours."
+    relation = f"{abs(more):.1%} {'more' if more > 0 else 'fewer'} GPU-hours"
+    return f" is the cheapest, with {relation}." if several else f", with {relation}."
 
 
 def _alone(each: PolicySummary, kept: Mapping[str, float], promise: float) -> str:
     share = _kept(kept[each.name], promise)
     limit = f", {each.vs_clairvoyant:.3f} × the clairvoyant schedule" if each.vs_clairvoyant is not None else ""
     if each.holds_slo:
-        return f"{each.name} keeps the promise ({share} of {_percent(promise)}) with {format_hours(each.gpu_hours)} GPU-hours{limit}."
+        keeps = f"{each.name} keeps the promise ({share} of {_percent(promise)}) with {format_hours(each.gpu_hours)} GPU-hours{limit}."
+        return keeps + _dearer(each)
     hours = format_hours(each.gpu_hours)
     return f"{each.name} does not keep the promise: {share} of the {_percent(promise)}, with {hours} GPU-hours{limit}."
+
+
+def _dearer(each: PolicySummary) -> str:
+    """That what keeps the promise costs more than what never scales; else empty."""
+    saved = each.saved_vs_static_usd
+    if saved is None or saved >= 0 or -saved < EQUAL * each.cost_usd:
+        return ""
+    cost, static = each.cost_usd, each.cost_usd + saved
+    return f" It saves nothing: it costs ${cost:,.2f}, the fixed fleet that keeps the promise through the busiest hour ${static:,.2f}."
 
 
 def _kept(share: float, promise: float) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from forebay.app.lab import feasible, recorded
 from forebay.app.lab.actuating import unused
+from forebay.app.lab.clock import Clock, zone_of
 from forebay.app.lab.faults import FaultPlan
 from forebay.app.lab.idle_fleet import IdleFleet
 from forebay.app.lab.peak import smallest_fleet
@@ -31,6 +32,8 @@ Tell = Callable[[float], None]
 HISTORY_S_MAX = 28 * 86_400.0
 """What came before the span is history, as far back as policies look."""
 HISTORY_BUCKET_S = 300.0
+HISTORY_ITEM_BYTES = 4
+"""Columns of a history are float32."""
 SHORT_OF_ASKED = 0.01
 """A span that ends so little (a minute at most) before what was asked for is whole: its last request need not come in its last second."""
 SHAPE_FACTOR_MAX = 1.5
@@ -66,6 +69,11 @@ class Prepared(msgspec.Struct, frozen=True):
     """Rows of it that stood behind later ones, and were put in order since that was asked for."""
     peak_holds: bool = True
     """``peak_replicas`` keep the promise through the busiest hour; if not, a note says why not."""
+
+    @property
+    def clock(self) -> Clock:
+        """By which times of the span are told."""
+        return Clock(self.start_wall_s, zone_of(self.request.pool, self.request.calendar))
 
 
 def opened(request: LabRequest, seed: int, start_s: float, duration_s: float | None, tell: Tell | None = None) -> OpenedTrace:
@@ -144,6 +152,7 @@ def prepared(request: LabRequest, doing: Callable[[str], None], tell: Tell | Non
         initial_replicas=min(max(first, scaling.min_replicas, 1), scaling.max_replicas),
         notes=(
             *_read(request, trace),
+            *_blind(ready.past),
             *(_hopeless(request, found, peak, *idle) if idle else ()),
             *_notes(request, found, rate, trace.duration_s),
         ),
@@ -257,6 +266,17 @@ def _read(request: LabRequest, trace: OpenedTrace) -> list[str]:
             f"{format_duration(asked_s)} {format_span(start_s, None)} are played."
         )
     return notes
+
+
+def _blind(past: History | None) -> list[str]:
+    """That who forecasts has nothing to go by at first, and what to do about it."""
+    if past is not None and len(past.requests) / HISTORY_ITEM_BYTES * past.bucket_s >= HOUR_S:
+        return []
+    return [
+        "Next to nothing is known of what came before: policies that forecast, Forebay's too, are blind for the first hour, and have no "
+        "day to compare with for the first one, as on a first day live. To judge an ordinary day begin later (`--start 1d`, some hours "
+        "at least; in `backtest` a shorter `--last`): what is before is then their history, and the last hours of it a lead-in."
+    ]
 
 
 def _hopeless(request: LabRequest, found: Survey, peak: int, idle: float, nearest: str) -> list[str]:

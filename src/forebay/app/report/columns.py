@@ -5,6 +5,7 @@ one minute in a quiet hour must be seen. Not known is ``None``.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from forebay.app.report.content import BoundDrawn, Content, Played
 from forebay.simulation.values import Minute
 
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 POINTS_MAX = 1500
 """Points of a line: about as many as a wide screen has columns."""
 BREACHES_MAX = 500
@@ -26,12 +28,15 @@ def page_data(content: Content) -> dict[str, Any]:
     """Everything that the page's script draws."""
     return {
         "start_wall_s": content.start_wall_s,
+        "zone": content.zone,
+        "offsets": content.offsets,
         "ttft_s": content.ttft_s,
         "itl_s": content.itl_s,
         "attainment": content.attainment,
         "gpus": content.gpus_per_replica,
         "gpu_hour_usd": content.gpu_hour_usd,
         "bound_gpu_hours": content.bound.gpu_hours if content.bound else None,
+        "faults": [(fault.name, fault.from_s, fault.until_s, fault.blind) for fault in content.faults],
         "policies": [_policy(played, content) for played in content.played],
     }
 
@@ -61,8 +66,28 @@ def timeline(rows: Sequence[Minute], points_max: int = POINTS_MAX) -> dict[str, 
         "kept": [_kept(group) for group in groups],
         "reason": [index[Counter(row.reason for row in group).most_common(1)[0][0]] for group in groups],
         "reasons": reasons,
+        **sentences(groups),
         "reason_share": [_short(count / len(rows)) for _, count in Counter(row.reason for row in rows).most_common()],
     }
+
+
+def sentences(groups: Sequence[Sequence[Minute]]) -> dict[str, Any]:
+    """Why, at each point: the sentence of the term that most of its rows have, of the last such row.
+
+    The same few sentences come again with other numbers, so they are kept once, with ``#`` for each number (``forms``), and a point
+    is ``[form, number, …]``: a tenth of the text. 0: as at the point before.
+    """
+    forms: dict[str, int] = {}
+    points: list[list[Any] | int] = []
+    before = None
+    for group in groups:
+        reason = Counter(row.reason for row in group).most_common(1)[0][0]
+        said = next(row.because for row in reversed(group) if row.reason == reason).replace("#", "№")
+        numbers = NUMBER.findall(said)
+        form = forms.setdefault(NUMBER.sub("#", said), len(forms))
+        points.append(0 if said == before else [form, *numbers])
+        before = said
+    return {"forms": list(forms), "because": points}
 
 
 def breaches(rows: Sequence[Minute], promise: float) -> list[tuple[float, float]]:

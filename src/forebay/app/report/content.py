@@ -30,6 +30,16 @@ class BoundDrawn(msgspec.Struct, frozen=True):
     """As of a policy, when the schedule was played; None: it was not."""
 
 
+class FaultDrawn(msgspec.Struct, frozen=True):
+    """One fault as it is drawn; ``until_s`` is ``from_s`` for an instant."""
+
+    name: str
+    from_s: float
+    until_s: float
+    blind: bool = False
+    """Metrics were wrong: no decision could go by them."""
+
+
 class Content(msgspec.Struct, frozen=True):
     """Everything a page says. Times are seconds of the trace, money is USD."""
 
@@ -51,3 +61,8 @@ class Content(msgspec.Struct, frozen=True):
     bound: BoundDrawn | None = None
     notes: tuple[str, ...] = ()
     """What a reader should know before trusting the numbers."""
+    zone: str = "UTC"
+    """Whose clock times are told by."""
+    offsets: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
+    """``(from_s, seconds ahead of UTC)`` of that clock: more than one where it is set during the run."""
+    faults: tuple[FaultDrawn, ...] = ()

@@ -85,7 +85,7 @@ def _row(index: int, played: Played, content: Content) -> str:
         f"{format_hours(summary.gpu_hours)}{_spread(summary, 'gpu_hours', '{:,.1f}')}",
         f"{summary.vs_clairvoyant:.3f}" if summary.vs_clairvoyant is not None else "–",
         _usd(summary.cost_usd) if content.gpu_hour_usd else "–",
-        _usd(summary.saved_vs_static_usd) if summary.saved_vs_static_usd is not None and content.gpu_hour_usd else "–",
+        _saved(summary) if content.gpu_hour_usd else "–",
         _attained(played.attained, content.attainment) + _spread(summary, "both_attainment", "{:.2%}"),
         _by_tier(summary.ttft_attainment, content.attainment, per_tier),
         _by_tier(summary.itl_attainment, content.attainment, per_tier),
@@ -121,6 +121,12 @@ def _by_tier(shares: Mapping[str, float], promise: float, named: bool) -> str:
 def _usd(value: float) -> str:
     text = f"${abs(value):,.0f}"
     return f"−{text}" if value < 0 and text != "$0" else text
+
+
+def _saved(summary: PolicySummary) -> str:
+    """What breaks the promise has saved nothing: it has not done the work."""
+    saved = summary.saved_vs_static_usd
+    return "–" if saved is None or not summary.holds_slo else _usd(saved)
 
 
 def _notes(content: Content) -> str:

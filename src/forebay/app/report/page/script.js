@@ -40,24 +40,31 @@
   const dollars = (value) => (value === null || value === undefined ? "–" : (value < 0 ? "−$" : "$") + number(Math.abs(value)));
   const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
   const two = (value) => String(value).padStart(2, "0");
+  // The zone's own clock, as if it were UTC's.
+  const aheadAt = (at) => data.offsets.findLast(([from]) => from <= at + 1e-6)?.[1] ?? data.offsets[0][1];
+  const faceOf = (at) => new Date((data.start_wall_s + at + aheadAt(at)) * 1000);
   const moment = (at, withDay = true) => {
     if (!data.start_wall_s) {
       const minutes = Math.round(at / 60);
       return `${Math.floor(minutes / 60)}:${two(minutes % 60)} h`;
     }
-    const date = new Date((data.start_wall_s + at) * 1000);
+    const date = faceOf(at);
     const clock = `${two(date.getUTCHours())}:${two(date.getUTCMinutes())}`;
     return withDay ? `${DAYS[date.getUTCDay()]} ${clock}` : clock;
   };
+  const zoned = data.start_wall_s ? ` (${data.zone})` : "";
   const timeTicks = (from, until, most) => {
     const steps = [60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 1209600, 2419200];
     const step = steps.find((each) => (until - from) / each <= most) || 4838400;
-    const offset = data.start_wall_s % step;
     const ticks = [];
-    for (let at = Math.ceil((from + offset) / step) * step - offset; at <= until; at += step) ticks.push(at);
+    data.offsets.forEach(([since, ahead], index) => {
+      const offset = (data.start_wall_s + ahead) % step;
+      const begin = index ? Math.max(from, since) : from, end = Math.min(until, (data.offsets[index + 1] || [Infinity])[0] - 1e-6);
+      for (let at = Math.ceil((begin + offset) / step) * step - offset; at <= end; at += step) ticks.push(at);
+    });
     return ticks.map((at) => {
       if (!data.start_wall_s) return [at, step >= 86400 ? `day ${Math.floor(at / 86400)}` : moment(at)];
-      const date = new Date((data.start_wall_s + at) * 1000);
+      const date = faceOf(at);
       const day = `${DAYS[date.getUTCDay()]} ${date.getUTCDate()}`;
       return [at, step >= 86400 ? day : date.getUTCHours() + date.getUTCMinutes() === 0 ? day : moment(at, false)];
     });
@@ -85,6 +92,7 @@
 
   // One chart: a frame with axes, areas and lines over the time that is looked at.
   const frames = [];
+  const POINT = "Point at a time to read why there were so many replicas.";
   const chart = (options) => {
     const row = tag("div", "row");
     const head = tag("div", "head");
@@ -93,6 +101,7 @@
     row.append(head, holder);
     byId("charts").append(row);
     const frame = { ...options, head, holder, keys: [] };
+    if (options.band) row.append((frame.why = tag("p", "why", POINT)));
     frames.push(frame);
     return frame;
   };
@@ -123,6 +132,7 @@
       if (until < state.from || from > state.until) continue;
       plot.append(node("rect", { x: x(from), y: 0, width: Math.max(1, x(until) - x(from)), height, fill: "var(--band)" }));
     }
+    faults(plot, x, height);
     const series = frame.series(policy, beside);
     const y = scale(frame, series, policy, height);
     for (const [value, label] of y.ticks) {
@@ -134,8 +144,12 @@
       if (frame.last) svg.append(node("text", { x: x(at), y: height + 14, "text-anchor": x(at) > width - 40 ? "end" : "middle" }, label));
     }
     svg.append(plot);
-    if (frame.band) band(plot, policy, x, height);
+    if (frame.band) {
+      band(plot, policy, x, height);
+      blind(plot, defs, x, height);
+    }
     for (const each of series) plot.append(each.area ? areaOf(each, x, y) : lineOf(each, x, y));
+    if (frame === frames[0]) faultNames(plot, x);
     if (frame.promise) {
       plot.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(frame.promise), y2: y(frame.promise), stroke: "var(--bad)", "stroke-dasharray": "6 4", "stroke-width": 1.3 }));
     }
@@ -225,6 +239,37 @@
       began = index;
     }
   };
+  // What went wrong: spans shaded, instants marked; their names stand over the first picture.
+  const faults = (plot, x, height) => {
+    for (const [name, from, until] of data.faults) {
+      if (until < state.from || from > state.until) continue;
+      const left = x(Math.max(from, state.from));
+      plot.append(node("rect", { class: "fault", x: left, y: 0, width: Math.max(1, x(Math.min(until, state.until)) - left), height }));
+      plot.append(node("line", { class: "fault-at", x1: left, x2: left, y1: 0, y2: height }));
+    }
+  };
+  const faultNames = (plot, x) => {
+    const free = [-Infinity, -Infinity];
+    for (const [name, from, until] of data.faults) {
+      if (until < state.from || from > state.until) continue;
+      const left = x(Math.max(from, state.from));
+      // Two lines of names; where both are taken a name is left out, and pointing tells it.
+      const line = free.findIndex((end) => end < left);
+      if (line < 0) continue;
+      plot.append(node("text", { class: "fault-name", x: left + 4, y: 12 + 13 * line }, name));
+      free[line] = left + 10 + name.length * 6.4;
+    }
+  };
+  const blind = (plot, defs, x, height) => {
+    const hatch = node("pattern", { id: "blind", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+    hatch.append(node("rect", { width: 3, height: 6, fill: "#212529" }));
+    defs.append(hatch);
+    for (const [, from, until, isBlind] of data.faults) {
+      if (!isBlind || until < state.from || from > state.until) continue;
+      plot.append(node("rect", { x: x(from), y: 0, width: Math.max(1, x(until) - x(from)), height, fill: "url(#blind)" }));
+    }
+  };
+  const wrong = (at) => data.faults.filter(([, from, until]) => from - 60 <= at && at <= Math.max(until, from + 60)).map(([name]) => name);
   const keysOf = (frame, series, policy) => {
     frame.head.querySelectorAll(".key").forEach((each) => each.remove());
     frame.keys = [];
@@ -240,6 +285,7 @@
     };
     if (frame.band) {
       policy.lines.reasons.slice(0, 9).forEach((name, index) => add(`${name} ${percent(policy.lines.reason_share[index])}`, termColour(name), "", null));
+      if (data.faults.some((fault) => fault[3])) add("metrics wrong", "repeating-linear-gradient(45deg, #212529 0 2px, transparent 2px 4px)", "", null);
       frame.reading = add("", "transparent", "thin", (index) => policy.lines.reasons[policy.lines.reason[index]]);
       return;
     }
@@ -255,7 +301,8 @@
     const lines = policies[state.chosen].lines;
     let index = lines.at_s.findIndex((each) => each >= at);
     if (index < 0) index = lines.at_s.length - 1;
-    byId("time-title").textContent = at === null ? "Timeline" : moment(lines.at_s[index]);
+    byId("time-title").textContent = at === null ? `Timeline${zoned}` : `${moment(lines.at_s[index])}${zoned}`;
+    if (at === null) index = -1;
     for (const frame of frames) {
       if (frame.cross) {
         frame.cross.setAttribute("visibility", at === null ? "hidden" : "visible");
@@ -264,8 +311,19 @@
           frame.cross.setAttribute("x2", frame.x(at));
         }
       }
+      if (frame.why) frame.why.textContent = index < 0 ? POINT : why(policies[state.chosen], index) + (policies[state.beside] ? ` — ${why(policies[state.beside], index)}` : "") + (wrong(lines.at_s[index]).length ? ` (${wrong(lines.at_s[index]).join(", ")})` : "");
       for (const key of frame.keys) key.value.textContent = at === null || !key.read ? "" : key.read(index);
     }
+  };
+  // The sentence of a point: its form with its own numbers put in; 0 is that of the point before.
+  const why = (policy, index) => {
+    const lines = policy.lines;
+    let from = Math.min(index, lines.because.length - 1);
+    while (from > 0 && !lines.because[from]) from--;
+    const [form, ...numbers] = lines.because[from] || [];
+    if (form === undefined) return "";
+    const said = lines.forms[form].replace(/#/g, () => numbers.shift());
+    return `${policies.length > 1 ? `${policy.name}, ` : ""}${number(lines.desired[index])} wanted: ${lines.reasons[lines.reason[index]]}${said ? `: ${said}` : ""}`;
   };
   const pointing = (frame, svg, inner) => {
     let began = null, shade = null;
@@ -354,7 +412,7 @@
       ["promises kept", percent(policy.attained), policy.holds ? "holds" : `under ${percent(data.attainment)}`, policy.holds ? "" : "miss"],
       ["minutes in breach", number(missed / 60), policy.breaches.length === 1 ? "in one stretch" : `in ${policy.breaches.length} stretches`],
     ];
-    if (data.gpu_hour_usd) made.push(["cost", dollars(policy.cost_usd), policy.saved_usd === null ? "" : `${dollars(policy.saved_usd)} saved vs static`]);
+    if (data.gpu_hour_usd) made.push(["cost", dollars(policy.cost_usd), policy.saved_usd === null || !policy.holds ? "" : policy.saved_usd < 0 ? `${dollars(-policy.saved_usd)} more than static` : `${dollars(policy.saved_usd)} saved vs static`]);
     byId("tiles").replaceChildren(...made.map(([name, value, note, mood]) => {
       const tile = tag("div", "tile");
       tile.append(tag("span", "", name), tag("b", mood || "", value), tag("small", "", note));
@@ -386,13 +444,24 @@
       svg.append(node("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, `${+((1 - value) * 100).toFixed(2)} %`));
     }
     const decades = [-3, -2, -1, 0, 1, 2, 3, 4, 5, 6].flatMap((power) => (width < PHONE ? [1, 3] : [1, 2, 3, 5, 7]).map((each) => each * 10 ** power));
-    const places = wide ? decades : niceTicks(most * 1.1, Math.max(3, width / 110));
+    const shown = (values) => values.filter((value) => x(value) >= LEFT && x(value) <= width - RIGHT - 16);
+    let places = shown(wide ? decades : niceTicks(most * 1.1, Math.max(3, width / 110)));
+    // Dots that lie close together leave few round numbers between them: steps of their own then.
+    if (places.length < 3) {
+      const [low, high] = wide ? [Math.exp(from), Math.exp(until)] : [from, until];
+      for (let power = Math.floor(Math.log10(high - low)) + 1; places.length < 3; power--) {
+        for (const step of [5, 2, 1].map((each) => each * 10 ** power)) {
+          places = shown(Array.from({ length: Math.floor(high / step) - Math.ceil(low / step) + 1 }, (_, index) => +((Math.ceil(low / step) + index) * step).toPrecision(12)));
+          if (places.length >= 3) break;
+        }
+      }
+    }
     for (const value of places) {
-      if (x(value) < LEFT || x(value) > width - RIGHT - 16) continue;
       svg.append(node("line", { class: "grid", x1: x(value), x2: x(value), y1: 0, y2: height }));
-      svg.append(node("text", { x: x(value), y: height + 15, "text-anchor": "middle" }, number(value)));
+      svg.append(node("text", { x: x(value), y: height + 15, "text-anchor": "middle" }, value < 1000 ? String(+value.toPrecision(5)) : number(value)));
     }
     svg.append(node("text", { x: width - RIGHT, y: height + 32, "text-anchor": "end" }, wide ? "GPU-hours (logarithmic)" : "GPU-hours"));
+    svg.append(node("text", { x: 4, y: height + 32 }, "↑ promises kept (what is missed on a logarithmic scale)"));
     const promised = 1 - data.attainment;
     svg.append(node("line", { x1: LEFT, x2: width - RIGHT, y1: y(promised), y2: y(promised), stroke: "var(--good)", "stroke-width": 1.5, "stroke-dasharray": "6 4" }));
     svg.append(node("text", { x: LEFT + 6, y: y(promised) - 5 }, `promised: ${percent(data.attainment)}`));
@@ -474,6 +543,7 @@
   dark.addEventListener("change", (event) => paint(event.matches));
   byId("theme").addEventListener("click", () => paint(document.documentElement.getAttribute("data-theme") !== "dark"));
   makeCharts();
+  if (data.faults.length) document.querySelector(".legend").append(" Violet: what went wrong, from its beginning (dotted) to its end.");
   let drawnWidth = 0;
   const redraw = () => {
     if (Math.abs(document.body.clientWidth - drawnWidth) < 2) return;
