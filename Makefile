@@ -4,8 +4,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 SEEDS ?= 200
-# What streams pass through, which is tested in C and once more in Python; and the gateway with relay workers behind each test's.
-STREAMS := tests/unit/gateway tests/unit/native tests/adapters/test_upstream_http.py tests/adapters/test_upstream_tls.py
+# What requests and streams pass through, which is tested in C and once more in Python; and the gateway with relay workers behind each test's.
+STREAMS := tests/unit/admission tests/unit/gateway tests/unit/native tests/adapters/test_upstream_http.py tests/adapters/test_upstream_tls.py
+# Rooms whose modules are compiled, or are imported by such: after a change there it is done again.
+HANDLED := adapters/upstream admission domain engine gateway ports spec
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint types layers world test-vllm bench bench-lab bench-live bench-peers clean
@@ -13,7 +15,7 @@ STREAMS := tests/unit/gateway tests/unit/native tests/adapters/test_upstream_htt
 help: ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(VENV)/.relay ## the virtual environment with pinned dependencies
+setup: $(VENV)/.compiled ## the virtual environment with pinned dependencies
 
 $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	$(PYTHON) -c 'import sys; sys.exit("Forebay needs Python 3.11 or newer; say make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -23,6 +25,10 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 
 $(VENV)/.relay: $(VENV)/.ready src/forebay/native/relay.c src/forebay/native/build.py
 	$(BIN)/python src/forebay/native/build.py
+	touch $@
+
+$(VENV)/.compiled: $(VENV)/.relay $(wildcard $(HANDLED:%=src/forebay/%/*.py)) src/forebay/native/compiling.py src/forebay/native/compiled.py
+	$(BIN)/python src/forebay/native/compiling.py
 	touch $@
 
 demo: setup ## the worked example, live: a fleet that scales before the queue grows

@@ -3,6 +3,7 @@
 import runpy
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,30 @@ class CustomBuildHook(BuildHookInterface):
     """Compiles before the wheel is put together, and then names the Python and the platform that it is for."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """An editable install has it beside the source; a wheel is given its own, made somewhere else."""
-        native = Path(self.root) / "src" / "forebay" / "native"
-        relay = runpy.run_path(str(native / "build.py"))
-        name = relay["file_name"]()
+        """An editable install has them beside the sources; a wheel is given its own, made somewhere else."""
         self.folder = tempfile.mkdtemp()
-        target = native / name if version == "editable" else Path(self.folder) / name
-        why = relay["build"](target)
+        native = Path(self.root) / "src" / "forebay" / "native"
+        relay, modules = runpy.run_path(str(native / "build.py")), runpy.run_path(str(native / "compiling.py"))
+        compiled = modules["_COMPILED"]["FOLDER"]
+        editable = version == "editable"
+        found = [
+            self._made(native / relay["file_name"](), relay["build"], editable, "streams will be relayed in Python"),
+            # What was compiled takes a minute or two: an editable install keeps what is fresh.
+            self._made(compiled, modules["build"], editable, "requests will be handled in Python", fresh=modules["fresh"](compiled)),
+        ]
+        for made, inside in zip(found, ("", "_compiled/"), strict=True):
+            if made is not None and not editable:
+                build_data["force_include"][str(made)] = f"forebay/native/{inside}{made.name}"
+        if any(found):
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+    def _made(self, beside: Path, build: Callable[[Path], str], editable: bool, otherwise: str, fresh: bool = False) -> Path | None:
+        target = beside if editable else Path(self.folder) / beside.name
+        why = "" if fresh and editable else build(target)
         if why:
-            self.app.display_warning(f"streams will be relayed in Python: {why}")
-            return
-        if version != "editable":
-            build_data["force_include"][str(target)] = f"forebay/native/{name}"
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
+            self.app.display_warning(f"{otherwise}: {why}")
+        return None if why else target
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Leave nothing behind."""

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from forebay.admission.candidates import Candidate, candidates
-from forebay.admission.fairness import TeamLoad
+from forebay.admission.looks import Position, TeamLoad
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import Waiting
-from forebay.admission.waits import Position, position
+from forebay.admission.waits import position
 from forebay.domain.roster import LaneLoad, ReplicaLoad
 from forebay.spec.types import Tier
 

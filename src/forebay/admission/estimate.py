@@ -11,9 +11,7 @@ answers that were longer than that.
 
 import math
 
-import msgspec
-
-from forebay.domain.shape import Shape, Usage
+from forebay.domain.shape import Shape, Sized, Usage
 
 TABLE_MAX = 4096
 """(team, model) pairs remembered; the one that learned longest ago is forgotten first."""
@@ -45,19 +43,6 @@ OVERHEAD_TOKENS_START = 5.0
 OVERHEAD_TOKENS_MAX = 1000.0
 """…and where it has a page of instructions, hundreds."""
 _OVERHEAD_MESSAGES_START = 16.0
-
-
-class Sized(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a body beside its size."""
-
-    text_bytes: int
-    """Without the payloads of images and audio."""
-    media_tokens: int
-    """Of those, as configured."""
-    counted_tokens: int | None
-    """Of its texts, by the model's own tokenizer; None: not counted."""
-    messages: int
-    """Around each of which a template puts something."""
 
 
 class _Overhead:

@@ -22,8 +22,6 @@ import math
 from bisect import insort
 from collections.abc import Mapping
 
-import msgspec
-
 from forebay.admission.tickets import Ticket
 
 OUTPUT_COST = 2
@@ -35,17 +33,6 @@ DEAD_MIN = 64
 
 _Entry = tuple[float, int, Ticket]
 """When it is late, its queueing number, the ticket. Dead once the ticket's own number is another."""
-
-
-class TeamLoad(msgspec.Struct, frozen=True):
-    """One team in one lane, for whoever looks; tokens are virtual ones."""
-
-    tier: str
-    team: str
-    waiting: int
-    waiting_tokens: int
-    given_tokens: int
-    """Since the gateway started."""
 
 
 class Account:

@@ -5,7 +5,8 @@ are started, and goes first once it is owed anything. Nothing is banked while it
 """
 
 from forebay.admission.deadlines import Deadlines
-from forebay.admission.fairness import FairOrder, TeamLoad
+from forebay.admission.fairness import FairOrder
+from forebay.admission.looks import TeamLoad
 from forebay.admission.pace import Pace
 from forebay.admission.tickets import Ticket
 from forebay.domain.due import of_slots, slot_of, slot_width_s

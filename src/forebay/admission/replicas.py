@@ -229,10 +229,11 @@ class Replicas:
         if prefix is None or (best is not None and len(candidates) == 1) or not (levels := self.prefixes.levels(prefix.chain)):
             return best
         bits, uncached = self.prefixes.bits, ticket.uncached
-        least = bound = math.inf
+        least: float = math.inf
+        bound: float = math.inf
         if best is not None:
             bound = best.standing + LOAD_BOUND
-            least = best.prefill_tokens + uncached - prefix.cached_tokens(_depth(levels, bits.get(best.id, 0)), uncached)
+            least = float(best.prefill_tokens + uncached - prefix.cached_tokens(_depth(levels, bits.get(best.id, 0)), uncached))
             if least <= uncached - prefix.cached_tokens(levels[0][0], uncached):
                 return best  # nowhere is it less
         holders = levels[-1][1]
@@ -241,7 +242,7 @@ class Replicas:
             if not bit & holders or replica is best or replica.standing > bound or not replica.listed or replica.id in ticket.excluded:
                 continue
             cached = prefix.cached_tokens(_depth(levels, bit), uncached)
-            tokens = replica.prefill_tokens + uncached - cached
+            tokens = float(replica.prefill_tokens + uncached - cached)
             better = tokens < least or (tokens == least and best is not None and replica.rank < best.rank)
             if better and replica.fits(ticket, cached) and self._spares(replica, ticket, now_s):
                 best, least = replica, tokens

@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from forebay.admission.budget import Replica
 from forebay.admission.candidates import Candidate
 from forebay.admission.effects import Dispatch, Effect, Refuse
-from forebay.admission.fairness import TeamLoad
+from forebay.admission.looks import Position, TeamLoad
 from forebay.admission.outcomes import Refusal
 from forebay.admission.overflow import Budget
 from forebay.admission.prefixes import Prefix
 from forebay.admission.replicas import Cached
 from forebay.admission.waiting import Waiting
-from forebay.admission.waits import Position
 from forebay.domain.roster import LaneLoad, ReplicaLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Spill

@@ -8,10 +8,9 @@ important lanes take from it. Where none was measured, what the pool's requests 
 
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from forebay.admission.fairness import Account
 from forebay.admission.lanes import Lane
+from forebay.admission.looks import Position
 from forebay.admission.outcomes import Refusal, Shortage, bounded
 from forebay.admission.prior import MARGIN
 from forebay.admission.replicas import Replicas
@@ -25,25 +24,6 @@ FORESIGHT_S = 600.0
 """A pace seen over half a minute is not stretched further: tiers that accept a longer wait are not refused by prediction."""
 UNMEASURED_RETRY_S = 10.0
 """Retry-After where neither a measured nor a declared pace is known."""
-
-
-class Position(msgspec.Struct, frozen=True):
-    """Where a request stands."""
-
-    tier: str
-    waiting: bool
-    """False: it holds a permit, and nothing is before it."""
-    ahead: int
-    """Requests that start before it, if nothing else comes."""
-    ahead_tokens: int
-    """Their virtual tokens."""
-    waited_s: float
-    starts_in_s: float | None
-    """At the measured pace, else as foreseen without one; None: nothing is known."""
-    refused_in_s: float
-    """How long it will wait at most."""
-    short_of: Shortage | None = None
-    """What the least loaded replica is missing for it; None: it doesn't wait."""
 
 
 def measured_wait_s(lanes: Sequence[Lane], lane: Lane, account: Account, now_s: float, most_s: float = 0.0) -> float | None:

@@ -191,7 +191,7 @@ def begins_wall_s(trace: Path, trace_format: str, column: str = "", *, lenient: 
     name = format_of(trace, trace_format)
     if name in RATE_FORMATS:
         return read_series(trace, name, column, lenient=lenient).start_wall_s
-    names = renamed(column) if name == "csv" and "=" in column else {}
+    names = renames(column) if name in NAMED else {}
     reader = columns.Reader(name, str(trace), None, lenient=lenient, renamed=names)
     next(iter(reader.read(blocks(trace))), None)
     return reader.start_wall_s

@@ -12,10 +12,10 @@ from forebay.app.lab.actuating import parse_actuator
 from forebay.app.lab.clock import Clock, is_moment, zone_of
 from forebay.app.lab.faults import parse_faults
 from forebay.app.lab.request import LabRequest, TraceOptions
-from forebay.cli import output
+from forebay.cli import lab_values, output
 from forebay.cli.trace_words import say_doubts
 from forebay.domain.errors import BadInput
-from forebay.domain.units import format_duration, parse_duration_s, parse_size_bytes
+from forebay.domain.units import format_duration, parse_duration_s
 from forebay.simulation.lab_scenario import SCRAPE_DELAY_S_MAX
 from forebay.simulation.values import Dispatch, Order, Queueing
 from forebay.spec.problems import did_you_mean, listed
@@ -24,7 +24,6 @@ from forebay.spec.types import Pool, Spec
 TRACE_FORMATS = ("auto", "azure", "azure2024-rate", "o365", "servegen", "prometheus", "mooncake", "burstgpt", "jsonl", "csv", "ledger")
 """As `app.traces` has them, which is too heavy for `forebay --help`."""
 SCALE_MAX = 1e6
-WEIGHT_MAX = 1e9
 GAP_CV = 2.0
 """Default of --cv."""
 COLD_START_S_MAX = 86_400.0
@@ -226,7 +225,7 @@ def request(spec: Path, pool: str | None, trace: TraceOptions, world: dict[str, 
         actuator_text=world["actuator"],
         seed=world["seed"],
         start_cv=world["start_cv"],
-        shared_bandwidth_bytes_per_s=_bandwidth("--weights-bandwidth", world["weights_bandwidth"]),
+        shared_bandwidth_bytes_per_s=lab_values.bandwidth("--weights-bandwidth", world["weights_bandwidth"]),
         peer_to_peer=world["peers"],
         scrape_delay_s=_scrape_delay_s(world["scrape_delay"]),
     )
@@ -248,7 +247,7 @@ def trace_options(given: dict[str, Any]) -> TraceOptions:
         start_at=start_at,
         duration_s=None if duration is None else above_zero_s("--duration", duration),
         rate_scale=rate_scale,
-        tiers=weights("--tiers", given["tiers"]),
+        tiers=lab_values.weights("--tiers", given["tiers"]),
         lenient=given["lenient"],
         noise=given["noise"],
         gap_cv=given["cv"],
@@ -331,37 +330,6 @@ def above_zero_s(option: str, text: str) -> float:
     if seconds <= 0:
         raise BadInput(f"{option}: found {text!r}, allowed: more than 0")
     return seconds
-
-
-def _bandwidth(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    size, _, per = text.partition("/")
-    try:
-        value = parse_size_bytes(size)
-    except ValueError:
-        value = 0
-    if per != "s" or value <= 0:
-        raise BadInput(f"{option}: found {text!r}, allowed: a size per second above 0, such as 10GB/s")
-    return float(value)
-
-
-def weights(option: str, text: str) -> tuple[tuple[str, float], ...]:
-    """``interactive=0.8,batch=0.2``; raises BadInput."""
-    found: dict[str, float] = {}
-    for part in (part.strip() for part in text.split(",") if part.strip()):
-        name, _, value = part.partition("=")
-        try:
-            weight = float(value)
-        except ValueError:
-            weight = -1.0
-        if not name.strip() or name.strip() in found or not 0 < weight <= WEIGHT_MAX:
-            raise BadInput(
-                f"{option}: found {part!r}, allowed: TIER=WEIGHT, each tier once, weights above 0 to {WEIGHT_MAX:g}, such as "
-                "interactive=0.8,batch=0.2"
-            )
-        found[name.strip()] = weight
-    return tuple(found.items())
 
 
 def _scrape_delay_s(text: str) -> float:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from forebay import HANDLED_IN
 from forebay.cli import (
     backtest,
     calibrate,
@@ -89,7 +90,7 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        print(f"forebay {importlib.metadata.version('forebay')} (streams relayed in {RELAYED_IN})")
+        print(f"forebay {importlib.metadata.version('forebay')} (requests handled in {HANDLED_IN}, streams relayed in {RELAYED_IN})")
         raise typer.Exit
 
 

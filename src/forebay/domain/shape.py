@@ -34,3 +34,16 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int
     cached_tokens: int = 0
     exact: bool = True
+
+
+class Sized(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a body beside its size."""
+
+    text_bytes: int
+    """Without the payloads of images and audio."""
+    media_tokens: int
+    """Of those, as configured."""
+    counted_tokens: int | None
+    """Of its texts, by the model's own tokenizer; None: not counted."""
+    messages: int
+    """Around each of which a template puts something."""

@@ -4,8 +4,7 @@ Slots, since this is made and dropped for every request, and read many times in 
 """
 
 from forebay.admission.candidates import Candidate
-from forebay.admission.estimate import Sized
-from forebay.domain.shape import Shape
+from forebay.domain.shape import Shape, Sized
 from forebay.gateway.answers import PassedHead
 from forebay.gateway.asking import NOTHING, Wants
 from forebay.gateway.body import Ask

@@ -20,8 +20,9 @@ from forebay.admission.quotas import Quota
 from forebay.admission.spill import SpillAdmission
 from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
-from forebay.gateway.pool_desk import Caller, PoolDesk, Ticketed, Waits
+from forebay.gateway.pool_desk import Caller, PoolDesk, Ticketed
 from forebay.gateway.shared_limits import SharedLimits
+from forebay.gateway.waits import Waits
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.spec.types import Spec, TeamLimits, Tier
 

@@ -7,7 +7,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from forebay.admission.fairness import TeamLoad
+from forebay.admission.looks import TeamLoad
 from forebay.domain.usage import UsageKey
 from forebay.gateway.lending import Lending
 from forebay.gateway.lending_families import lending_families

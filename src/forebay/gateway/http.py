@@ -52,6 +52,8 @@ class HttpServer(Intake):
         self.connections: set[ClientConnection] = set()
         self.tls = tls
         self.heads = SeenHeads()
+        self.usual: SeenHead | None = None
+        """The head that was last found to come again, on any connection: the first of a new one is mostly that too."""
         self.by_peer = False
         """Only other gateways connect: what they send is counted where it came in."""
         self.closing = False
@@ -344,9 +346,11 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.pause_reading()
             return
         fresh = not reader.phase
-        if fresh and self._seen is not None:
-            request = self._seen.again(data, server.limits, server.limits.bodies_bytes_max - server.bodies_bytes)
+        seen = self._seen or server.usual
+        if fresh and seen is not None:
+            request = seen.again(data, server.limits, server.limits.bodies_bytes_max - server.bodies_bytes)
             if request is not None:
+                self._seen = seen
                 server.bodies_bytes += request.held_bytes
                 self.request = request
                 server.handle(self, request)
@@ -355,7 +359,7 @@ class ClientConnection(asyncio.Protocol):
         whole = reader.whole
         if whole is not None or self._refused is not None:
             if fresh and whole is not None and reader.repeats and not reader.phase and not self._unread:
-                self._seen = server.heads.of(data, whole, server.limits)
+                self._seen = server.usual = server.heads.of(data, whole, server.limits)
             self._advance()
 
     def _feed(self, data: bytes) -> None:

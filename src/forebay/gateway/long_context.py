@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from forebay.admission.estimate import Estimator, Sized
+from forebay.admission.estimate import Estimator
 from forebay.admission.machine import Admission
 from forebay.admission.prefixes import Prefix
-from forebay.domain.shape import Shape
+from forebay.domain.shape import Shape, Sized
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.spec.types import Spec
 

@@ -17,9 +17,10 @@ from forebay.gateway.asking import NOTHING
 from forebay.gateway.body import ENGINE_TIERS, rewritten
 from forebay.gateway.meters import Outcome
 from forebay.gateway.overflow import CONTENDED, Waited, Way
-from forebay.gateway.pool_desk import PoolDesk, Waits
+from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.recovery import Recovery
 from forebay.gateway.request import LargeRequest
+from forebay.gateway.waits import Waits
 from forebay.spec.types import Tier
 
 

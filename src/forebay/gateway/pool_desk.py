@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.estimate import Estimator
 from forebay.admission.machine import Admission
@@ -90,16 +88,6 @@ class Caller(Ticketed, Protocol):
     def moved_from(self, replica: str, why: str) -> None:
         """``replica`` has stopped working: go on elsewhere if it runs there."""
         ...
-
-
-class Waits(msgspec.Struct, frozen=True):
-    """How long a request that moves waits: world seconds in a lane, real ones for its client, and for what."""
-
-    longest_s: float
-    ttft_s: float
-    """After which it is late: none is left, or less, to one that is."""
-    patience_s: float
-    whole: bool
 
 
 class PoolDesk:

@@ -37,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a request that waits stands in line (`admission.waits.Position`)."""
+    """Where a request that waits stands in line (`admission.looks.Position`)."""
 
     ahead: int
     """Requests that start before it, if nothing else comes."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from forebay.admission.fairness import TeamLoad
+from forebay.admission.looks import TeamLoad
 from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
 from forebay.gateway.families import Reloads

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from forebay.admission.estimate import Sized
+from forebay.domain.shape import Sized
 from forebay.gateway.media import media_of
 from forebay.native import names_media
 from forebay.ports.tokens import TokenCounter

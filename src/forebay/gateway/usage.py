@@ -136,7 +136,7 @@ class UsageBook:
             self._rows.extend(self._today())
             self._cells.clear()
             self._day = int(unix_s // SECONDS_PER_DAY)
-            self._begins_s = self._day * SECONDS_PER_DAY
+            self._begins_s = float(self._day * SECONDS_PER_DAY)
             self._ends_s = self._begins_s + SECONDS_PER_DAY
         if len(self._rows) + len(self._cells) >= BATCH_ROWS_MAX:
             self._seal()

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from forebay.admission import estimate
-from forebay.admission.estimate import BYTES_PER_TOKEN_START, Estimator, Sized
-from forebay.domain.shape import Usage
+from forebay.admission.estimate import BYTES_PER_TOKEN_START, Estimator
+from forebay.domain.shape import Sized, Usage
 
 
 def test_starts_safe_and_within_the_limits() -> None:

@@ -1,19 +1,24 @@
 """Who expires next, in whatever order they came and left."""
 
-from typing import Any, cast
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.admission.deadlines import STALE_MIN, Deadlines
+from forebay.admission.lanes import Lane
 from forebay.admission.tickets import Ticket
+from forebay.domain.shape import Shape
+from forebay.spec.types import DEFAULT_TIERS
+
+LANE = Lane(DEFAULT_TIERS[0], 0, {})
 
 
-class Waits:
-    """As much of a ticket as is looked at."""
-
-    def __init__(self, seq: int, deadline_s: float) -> None:
-        self.queued_seq, self.deadline_s = seq, deadline_s
+def waits(seq: int, deadline_s: float) -> Ticket:
+    """One that waits until then."""
+    ticket = Ticket(seq, LANE, LANE.order.account("t"), Shape(1, 1), 0.0, deadline_s)
+    ticket.queued_seq = seq
+    return ticket
 
 
 @given(st.lists(st.one_of(st.integers(0, 9).map(float), st.integers(0, 40)), max_size=80))
@@ -22,8 +27,8 @@ def test_first_is_the_earliest_deadline_that_waits(steps: list[Any]) -> None:
     for step in steps:
         if isinstance(step, float):
             seq += 1
-            waiting[seq] = Waits(seq, step)
-            deadlines.add(cast(Ticket, waiting[seq]))
+            waiting[seq] = waits(seq, step)
+            deadlines.add(waiting[seq])
         elif waiting:
             gone = sorted(waiting)[step % len(waiting)]
             del waiting[gone]
@@ -35,8 +40,8 @@ def test_first_is_the_earliest_deadline_that_waits(steps: list[Any]) -> None:
 
 def test_what_left_behind_one_that_stays_does_not_pile_up() -> None:
     deadlines = Deadlines()
-    deadlines.add(cast(Ticket, Waits(1, 0.0)))
+    deadlines.add(waits(1, 0.0))
     for seq in range(2, 20 * STALE_MIN):
-        deadlines.add(cast(Ticket, Waits(seq, float(seq % 7))))
+        deadlines.add(waits(seq, float(seq % 7)))
         deadlines.remove(seq)
     assert len(deadlines._line) + len(deadlines._heap) <= 2 * STALE_MIN + 2

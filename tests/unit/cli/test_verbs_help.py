@@ -7,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from forebay import HANDLED_IN
 from forebay.cli.main import app
 from forebay.native import RELAYED_IN
 
@@ -49,7 +50,8 @@ def test_the_verbs_are_all_there():
 
 def test_it_says_its_version():
     result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.stdout) == (0, f"forebay {importlib.metadata.version('forebay')} (streams relayed in {RELAYED_IN})\n")
+    said = f"(requests handled in {HANDLED_IN}, streams relayed in {RELAYED_IN})"
+    assert (result.exit_code, result.stdout) == (0, f"forebay {importlib.metadata.version('forebay')} {said}\n")
 
 
 def test_without_a_word_it_says_where_to_start():

@@ -11,6 +11,8 @@ from test_gateway_several import dies_at_once, engines, hangs, whole
 from forebay.domain.usage import COUNT_NAMES
 from forebay.gateway import hop_counts
 from forebay.gateway.hop_counts import HOPS, HopCounts
+from forebay.gateway.usage import UsageBook
+from forebay.ports.journal import NoJournal
 from forebay.testing.clock import LoopClock
 from forebay.testing.loop import run
 
@@ -88,7 +90,7 @@ def test_a_gateway_that_forwards_and_dies_is_stood_in_for():
     async def test(world):
         world.lease("b")
         await begin(world)
-        world.gateways["a"].usage.count = lambda *_: None  # as nothing is counted by who is dead
+        world.gateways["a"].usage = UsageBook("nobody", NoJournal("none"))  # as nothing is counted by who is dead
         await world.gateways["a"].close()
         await world.sleep(5.0)
         assert counted(world)["b"] == ({"left": 1}, 3)

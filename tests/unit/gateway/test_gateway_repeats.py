@@ -40,6 +40,10 @@ class Talk:
     def __init__(self) -> None:
         self.handled = []
         self.server = HttpServer(LIMITS, self.handle)
+        self.connect()
+
+    def connect(self):
+        """On a connection of its own from now on."""
         self.wire = Wire()
         self.connection = ClientConnection(self.server)
         self.connection.connection_made(self.wire)
@@ -108,6 +112,26 @@ VARIANTS = {
 @pytest.mark.parametrize("reads", VARIANTS.values(), ids=VARIANTS.keys())
 def test_after_other_requests_it_is_understood_as_by_a_fresh_connection(reads):
     assert after_others(*reads) == Talk().hear(*reads)
+
+
+@pytest.mark.parametrize("reads", VARIANTS.values(), ids=VARIANTS.keys())
+def test_a_new_connection_is_understood_as_by_a_fresh_server(reads):
+    talk = Talk()
+    for _ in range(2):
+        talk.hear(GOOD)
+    talk.connect()
+    assert talk.hear(*reads) == Talk().hear(*reads)
+
+
+def test_the_usual_head_is_known_on_a_connection_that_has_heard_none():
+    talk = Talk()
+    asked = []
+    for _ in range(3):
+        talk.connect()
+        assert talk.hear(GOOD)[0][0][2] == b"body"
+        talk.hear(GOOD)
+        asked.append(talk.connection._reader.facts is not None)
+    assert asked == [True, False, False]
 
 
 def test_chunks_are_never_taken_for_a_length():

@@ -9,6 +9,8 @@ from several_gateways import BODY, CHAT, several
 from test_gateway_several import hangs, whole
 
 from forebay.domain.usage import COUNT_NAMES
+from forebay.gateway.usage import UsageBook
+from forebay.ports.journal import NoJournal
 from forebay.spec.types import Model
 
 NEW_KEY = {"authorization": "Bearer sk-new"}
@@ -146,7 +148,7 @@ def test_a_stream_whose_gateway_was_killed_is_counted_by_the_one_that_forwarded_
         client = await world.client("a")
         client.send(CHAT, {**BODY, "stream": True})
         await world.sleep(0.1)
-        world.gateways["b"].usage.count = lambda *_: None  # as nothing is counted by who is dead
+        world.gateways["b"].usage = UsageBook("nobody", NoJournal("none"))  # as nothing is counted by who is dead
         for connection in list(world.gateways["b"].servers[1].connections):
             connection.abort()
         events = (await client.read()).events()

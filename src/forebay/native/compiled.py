@@ -1,0 +1,107 @@
+"""Modules that every request passes are C where they were compiled from these very sources; else, or with FOREBAY_PURE, Python.
+
+There is one source: mypyc makes C of the modules named here as they stand (`compiling`), types and all. What it made lies in a folder
+of its own, so nothing is found there by chance: a finder knows each module's file, and is asked first. All of them are used or none,
+since compiled classes call each other without looking anything up. What is older than its source is not used, and no word is said of it
+but by ``forebay --version``: who edits a module goes on in Python. A module is fit for it that has no Struct of its own (mypyc drops
+what is said of a class beside its bases, such as ``frozen``) and no class that inherits from one in C, such as ``deque`` or a protocol.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import TypedDict
+
+SOURCES = Path(__file__).resolve().parents[2]
+"""Where the package lies."""
+SUFFIX = EXTENSION_SUFFIXES[0]
+"""Of files that this very Python loads."""
+FOLDER = Path(__file__).resolve().parent / "_compiled" / SUFFIX.strip(".").removesuffix(".so")
+GROUP = "forebay"
+LIBRARY = f"{GROUP}__mypyc"
+"""What all of them are in; a module's own file only names its part of it."""
+MANIFEST = "sources.json"
+
+# fmt: off
+_ROOMS = {
+    "admission": (
+        "asked", "books", "budget", "capacity", "deadlines", "estimate", "fairness", "kv", "lanes", "machine", "pace", "peaks",
+        "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits",
+    ),
+    "gateway": (
+        "call", "desk", "duties", "ending", "large", "leaving", "lent", "meters", "moving", "pool_desk", "recorded", "recovery",
+        "relay", "repeats", "request", "service", "surface", "usage",
+    ),
+    "adapters.upstream": ("client", "exchange", "heads"),
+}
+# fmt: on
+MODULES = tuple(f"forebay.{room}.{name}" for room, names in _ROOMS.items() for name in names)
+
+
+class Manifest(TypedDict):
+    """What is in the folder."""
+
+    modules: list[str]
+    sources: dict[str, str]
+    """By module the hash of its source: of those that were compiled, and those they import, whose types were taken for true."""
+
+
+def source_of(module: str, sources: Path = SOURCES) -> Path:
+    """Where a module is written."""
+    return sources.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def digests(modules: Sequence[str], sources: Path = SOURCES) -> dict[str, str]:
+    """What each module's source is now; those that are not there are left out."""
+    found = ((module, source_of(module, sources)) for module in modules)
+    return {module: hashlib.sha256(source.read_bytes()).hexdigest() for module, source in found if source.is_file()}
+
+
+def manifest_of(folder: Path = FOLDER) -> Manifest | None:
+    """What was compiled there, and from what; None: nothing."""
+    try:
+        made: Manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return made
+
+
+class Finder(MetaPathFinder):
+    """Knows the files of compiled modules."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """As the import system asks; None for whatever else there is."""
+        del path, target
+        file = self._files.get(fullname)
+        return None if file is None else spec_from_file_location(fullname, file, loader=ExtensionFileLoader(fullname, str(file)))
+
+
+def chosen(folder: Path = FOLDER, sources: Path = SOURCES, wanted: str = "") -> tuple[Finder | None, str]:
+    """Who finds the compiled modules, and what to tell of it. ``wanted``: what FOREBAY_PURE says; anything but nothing and 0 is Python."""
+    if wanted not in ("", "0"):
+        return None, "Python, as FOREBAY_PURE says"
+    made = manifest_of(folder)
+    if made is None:
+        return None, "Python, nothing was compiled"
+    now = digests(list(made["sources"]), sources)
+    if made["modules"] != list(MODULES) or any(made["sources"][module] != digest for module, digest in now.items()):
+        return None, "Python, what was compiled is older than its source"
+    return Finder({name: folder / f"{name}{SUFFIX}" for name in (*MODULES, LIBRARY)}), "C"
+
+
+def install() -> str:
+    """From now on compiled modules are found, where there are any; returns what is used. Before any of them is imported."""
+    finder, said = chosen(wanted=os.environ.get("FOREBAY_PURE", ""))
+    if finder is not None:
+        sys.meta_path.insert(0, finder)
+    return said
