@@ -28,13 +28,17 @@ from forebay.spec.types import Scaling, Slo
 STEEPNESS = 7.0
 """Growth of the logarithm of misses with use: measured on the simulated fleet (Llama-3.1-70B on H200, conversation lengths) from
 1 % of misses to a third of them."""
-START_SHARES = ((90.0, 0.5), (150.0, 0.45), (360.0, 0.45), (540.0, 0.6))
+START_SHARES = ((90.0, 0.5), (360.0, 0.5), (540.0, 0.6))
 """By the cold start: the part of the price that the start's cost moves, between the lines. A start is paid off over a quarter of an hour:
 over the recorded weeks that costs no more GPU-hours than an hour, and halves the changes. With starts as long as that the band would
 swallow all; and even the shortest start is a change, which is worth avoiding where that costs nothing, the more so as the calm before a
 scale-in (`scale_in.calm_s`) then damps less."""
 QUICK_S, SLOW_S = 90.0, 360.0
 """Cold starts between which what is prudent changes: for as long as a start what was decided wrongly goes on costing."""
+LANDED_QUICK, LANDED_SLOW = 0.0, 0.5
+"""How far into the band a change goes, of its width. Where a change as such is worth avoiding, the best goes not to the band's nearest
+edge, where the next one is soon due, but into it (the (s, S) rule of inventories: Scarf 1960). Half of it takes a quarter to a third of
+the changes away over the recorded weeks with starts of six minutes; with starts of 90 s it makes more of them turn back."""
 AIM_QUICK, AIM_SLOW = 0.99, 0.95
 """Of the allowed share: what misses are steered to."""
 MOVED_MIN_QUICK, MOVED_MIN_SLOW = 0.85, 0.95
@@ -88,6 +92,11 @@ def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: f
 def start_share(cold_start_s: float) -> float:
     """Half the band, as a share of the price of a miss, between what starts a replica and what lets one go."""
     return float(np.interp(cold_start_s, [start_s for start_s, _ in START_SHARES], [share for _, share in START_SHARES]))
+
+
+def landed(cold_start_s: float) -> float:
+    """How far into the band a change goes, 0 to 1, where a start takes ``cold_start_s``."""
+    return LANDED_QUICK + slowness(cold_start_s) * (LANDED_SLOW - LANDED_QUICK)
 
 
 def slowness(cold_start_s: float) -> float:

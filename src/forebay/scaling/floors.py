@@ -104,6 +104,17 @@ def kept(outlook: Outlook, capacity: PoolCapacity, allowed: float) -> int:
     return pooled(worth, capacity, allowed)
 
 
+def landing(outlook: Outlook, capacity: PoolCapacity, allowed: float, part: float) -> int:
+    """Where a change goes that is ``part`` of the way from what is worth starting to what is worth keeping."""
+    headroom = outlook.headroom_start + part * (outlook.headroom_keep - outlook.headroom_start)
+    return pooled(outlook.expected_per_s * headroom / (capacity.rate_per_s or math.inf), capacity, allowed)
+
+
+def peaked(outlook: Outlook, capacity: PoolCapacity, allowed: float) -> int:
+    """What the highest demand up to the horizon takes."""
+    return pooled(outlook.peak_per_s / (capacity.rate_per_s or math.inf), capacity, allowed)
+
+
 def awake(wake_s: float, cold_start_s: float) -> Term | None:
     """One, where a start takes longer than the first request would wait; None where the pool may sleep."""
     if cold_start_s <= wake_s:

@@ -162,7 +162,9 @@ class QueueFirst:
         if reasons.keep is None:
             return None
         gather_s = scale_in.gather_s(self._cold_start_s(sight))
-        return scale_in.Foreseen(self._keep(memory, reasons), self._calm_s(sight), gather_s)
+        keep = self._keep(memory, reasons)
+        let_go = keep if reasons.let_go is None else min(keep, reasons.let_go)
+        return scale_in.Foreseen(keep, self._calm_s(sight), gather_s, let_go)
 
     def _calm_s(self, sight: Sight) -> float:
         declared_s = self._settings.forecast_calm_s
@@ -204,6 +206,8 @@ class QueueFirst:
             prices,
             self._wake_s,
             observation.preemptible_due,
+            # Beside warm nodes the split says what runs: more of it running is less of it warm.
+            economics.landed(cold_start_s) if reserve is None else 0.0,
         )
         hold = None
         if missing:

@@ -31,6 +31,9 @@ CALM_S_MIN, CALM_S_MAX = 60.0, 300.0
 GATHER_S_QUICK, GATHER_S_SLOW = 400.0, 60.0
 """With an outlook, few more or fewer replicas wait after the last change of that kind, and are then one change: as many steps as would
 have been made meanwhile. The sooner a start serves, the more of the changes come to nothing, and the less it costs to wait."""
+FURTHER = 1
+"""With an outlook, a step down may go so many replicas further, into the band (`economics.LANDED_SLOW`). With two or a tenth more of
+them turn back over the recorded weeks, and the O365 week keeps 0.02 points less."""
 
 
 class Foreseen(msgspec.Struct, frozen=True):
@@ -40,6 +43,8 @@ class Foreseen(msgspec.Struct, frozen=True):
     """The most that were worth keeping at any time of the calm."""
     calm_s: float
     gather_s: float
+    let_go: int
+    """As few as a step goes to once one is due: no more than are worth keeping."""
 
 
 @lru_cache(maxsize=STARTS_KEPT_MAX)
@@ -92,6 +97,8 @@ def step(sight: Sight, memory: Memory, settings: Scaling, demand: Demand | None,
     held = _for_demand(demand, settings) if foreseen is None else foreseen.keep
     holding = max(held, _for_kv(sight, settings))
     target = max(desired - size, wanted, holding)
+    if foreseen is not None and target < desired:
+        target = min(target, max(target - FURTHER, wanted, foreseen.let_go, _for_kv(sight, settings)))
     numbers["holding"] = float(holding)
     spare = f"{settings.in_margin:.0%} to spare" if foreseen is None else "what the forecast holds worth keeping"
     if target >= desired:

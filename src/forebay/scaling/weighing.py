@@ -44,6 +44,8 @@ class Facts(msgspec.Struct, frozen=True):
     wake_s: float
     due: tuple[Due, ...] = ()
     """What waits of preemptible tiers."""
+    landed: float = 0.0
+    """How far into the band a change goes (`economics.landed`)."""
 
 
 class Reasons(msgspec.Struct, frozen=True):
@@ -59,6 +61,8 @@ class Reasons(msgspec.Struct, frozen=True):
     demand: arrivals.Demand | None
     keep: int | None = None
     """Replicas worth keeping; None: there is no outlook."""
+    let_go: int | None = None
+    """As few as a scale-in goes to once one is due."""
     reserve: Reserve | None = None
     """What is worth holding warm; None: nothing is, or nobody can say."""
 
@@ -84,7 +88,7 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         base = buffer or terms[-1]
         terms.append(base)
     if outlook is not None:
-        forecast = _gathered(floors.forecasted(outlook, capacity, facts.prices), facts)
+        forecast = _landed(_gathered(floors.forecasted(outlook, capacity, facts.prices), facts), facts)
         terms.append(forecast)
         base = forecast if base is None or forecast.replicas > base.replicas else base
         each_per_s, learnt = capacity.rate_per_s or math.inf, facts.memory.learnt
@@ -108,6 +112,7 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         lower=hold,
         demand=demand,
         keep=_keep(facts),
+        let_go=_let_go(facts),
     )
 
 
@@ -130,6 +135,32 @@ def _gathered(forecast: Term, facts: Facts) -> Term:
         return forecast
     because = f"{forecast.because}; {more} more are put off until {format_time(until_s)} after the last"
     return msgspec.structs.replace(forecast, replicas=max(0, forecast.replicas - more), because=because)
+
+
+def _landed(forecast: Term, facts: Facts) -> Term:
+    """``forecast``, where it asks for more than there is: into the band, so that the next change is not due at once."""
+    outlook, part = facts.outlook, facts.landed
+    spare = floors.spared(forecast.replicas, facts.settings)
+    if outlook is None or not part or (spare or forecast).replicas <= facts.sight.desired:
+        return forecast
+    replicas = floors.landing(outlook, facts.capacity, facts.prices.allowed, part)
+    if replicas <= forecast.replicas:
+        return forecast
+    because = f"{forecast.because}; {forecast.replicas} would do, and once there is a change it goes as far as {replicas}"
+    return msgspec.structs.replace(forecast, replicas=replicas, because=because)
+
+
+def _let_go(facts: Facts) -> int | None:
+    """Down to where a scale-in goes: as far into the band from above as a change goes from below."""
+    outlook, part = facts.outlook, facts.landed
+    if outlook is None or not part:
+        return None
+    replicas = max(
+        floors.landing(outlook, facts.capacity, facts.prices.allowed, 1 - part),
+        floors.peaked(outlook, facts.capacity, facts.prices.allowed),
+    )
+    spare = floors.spared(replicas, facts.settings)
+    return spare.replicas if spare is not None else replicas
 
 
 def _keep(facts: Facts) -> int | None:

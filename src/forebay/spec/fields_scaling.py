@@ -90,7 +90,7 @@ PRICES = Record(
             Number(0, BAND_MAX, example=0.6),
             "A change is worth that much of `miss`, up or down. Wider: fewer changes for a few more GPU-hours.",
             "start_share",
-            default="0.45 to 0.6, by the cold start",
+            default="0.5 to 0.6, by the cold start",
         ),
     ),
     Scaling,

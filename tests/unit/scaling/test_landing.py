@@ -1,0 +1,79 @@
+"""Where a change goes: with starts of minutes into the band, so that the next one is not due at once."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.domain.scaling import History, TermKind
+from forebay.scaling import economics, floors
+from forebay.scaling.capacity import PoolCapacity
+from forebay.scaling.outlook import Outlook
+
+WALL_S = 1_700_000_000.0
+EACH = PoolCapacity(rate_per_s=1.0, origin="declared")
+
+
+def history(now_s, per_min):
+    end_s = now_s // 300.0 * 300.0
+    column = struct.pack("<36f", *[per_min * 5.0] * 36)
+    return History(WALL_S + end_s - 36 * 300.0, 300.0, column, column, column)
+
+
+def played(make_pool, cold_start_s, desired, looks=30):
+    """Decisions of half an hour at 1000/min, twenty replicas' worth, on a fleet that gets what it asks for."""
+    pool = make_pool(max_replicas=60, buffer=False, capacity=PoolCapacity(rate_per_s=50 / 60, cold_start_s=cold_start_s, origin="declared"))
+    pool.desired = desired
+    found = []
+    for _ in range(looks):
+        now_s = pool.now_s + 60.0
+        found.append(pool.at(now_s, per_min=1000, history=history(now_s, 1000)))
+    return pool, found
+
+
+def edges(pool, decision):
+    """What was worth starting, and what was worth keeping."""
+    numbers = pool.term(decision, "forecast").numbers
+    return tuple(numbers["expected_replicas"] * numbers[each] for each in ("headroom", "headroom_keep"))
+
+
+@pytest.mark.parametrize(("cold_start_s", "part"), [(30.0, 0.0), (90.0, 0.0), (225.0, 0.25), (360.0, 0.5), (900.0, 0.5)])
+def test_the_slower_a_start_the_further_a_change_goes(cold_start_s, part):
+    assert economics.landed(cold_start_s) == pytest.approx(part)
+
+
+def test_a_rise_goes_into_the_band_and_no_further(make_pool):
+    pool, decisions = played(make_pool, 360.0, 15)
+    rise = next(each for each in decisions if each.reason == "forecast")
+    start, keep = edges(pool, rise)
+    assert start + 0.5 < rise.replicas <= keep
+    assert f"once there is a change it goes as far as {rise.replicas}" in pool.term(rise, "forecast").because
+    assert {each.replicas for each in decisions[decisions.index(rise) :]} == {rise.replicas}, "and then it stays"
+
+
+def test_with_a_quick_start_a_rise_stops_at_what_is_worth_starting(make_pool):
+    pool, decisions = played(make_pool, 90.0, 15)
+    rise = next(each for each in decisions if each.reason == "forecast")
+    assert "once there is a change" not in pool.term(rise, "forecast").because
+    assert rise.replicas <= round(edges(pool, rise)[0])
+
+
+def test_a_scale_in_goes_below_what_was_just_not_worth_keeping(make_pool):
+    pool, decisions = played(make_pool, 360.0, 30, looks=60)
+    steps = [each for each in decisions if each.terms and any(term.kind is TermKind.SCALE_IN for term in each.terms)]
+    last = steps[-1]
+    start, keep = edges(pool, last)
+    assert start - 0.5 <= last.replicas < int(keep)
+    assert decisions[-1].replicas == last.replicas, "and then it stays"
+
+
+@given(st.floats(0.1, 60), st.floats(0.8, 2), st.floats(0, 1), st.floats(0, 1), st.floats(1, 3))
+def test_a_landing_lies_in_the_band_and_never_falls_as_demand_rises(expected, start, width, part, more):
+    def lands(per_s):
+        outlook = Outlook(per_s, per_s, per_s, 360.0, "level", start, start + width)
+        return floors.landing(outlook, EACH, 0.01, part), outlook
+
+    least, outlook = lands(expected)
+    assert floors.landing(outlook, EACH, 0.01, 0.0) <= least <= floors.landing(outlook, EACH, 0.01, 1.0)
+    assert least <= lands(expected * more)[0]
