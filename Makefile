@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 SEEDS ?= 200
 # What requests and streams pass through, which is tested in C and once more in Python; and the gateway with relay workers behind each test's.
-STREAMS := tests/unit/admission tests/unit/gateway tests/unit/native tests/adapters/test_upstream_http.py tests/adapters/test_upstream_tls.py
+STREAMS := tests/unit/admission tests/unit/gateway tests/unit/native tests/adapters/test_upstream_http.py tests/adapters/test_upstream_tls.py tests/world/test_worlds.py
 # Rooms whose modules are compiled, or are imported by such: after a change there it is done again.
 HANDLED := adapters/upstream admission domain engine gateway ports spec
 

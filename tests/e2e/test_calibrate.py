@@ -70,9 +70,13 @@ def test_how_steps_scatter_comes_back(tmp_path_factory, tmp_path):
     written = tmp_path / "profile.yaml"
     with emulated(tmp_path_factory, "--profile-json", msgspec.json.encode(SCATTERED).decode()) as url:
         sweep = ("--sequences", "1,4", "--prompts", "64,512", "--output", "96", "--repeats", "2")
-        done = calibrated(url, *sweep, "--base", PROFILE.name, "--write", str(written), "--json", "-")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)["spread"]
+        found = None
+        for _ in range(3):  # on a busy machine gaps tell of the way to here, and no spread is made of them
+            done = calibrated(url, *sweep, "--base", PROFILE.name, "--write", str(written), "--json", "-")
+            assert done.returncode == 0, done.stderr
+            found = json.loads(done.stdout)["spread"]
+            if found:
+                break
     for name, value in msgspec.to_builtins(SCATTERED.spread).items():
         assert found[name] == pytest.approx(value, rel=0.12), found
     assert f"spread: {{p5: {found['p5']:.4f}" in written.read_text()
