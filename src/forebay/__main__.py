@@ -7,10 +7,13 @@ from types import FrameType
 
 def main() -> None:
     """Read the program, and run the verb that was asked for."""
-    signal.signal(signal.SIGINT, _end)
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # a script's background job is deaf to it, and stays so
+        signal.signal(signal.SIGINT, _end)
     from forebay.cli.main import main as run
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, before)
     run()
 
 

@@ -5,6 +5,7 @@ import sys
 
 PRESSED_WHILE_READ = """
 import os, signal, sys
+signal.signal(signal.SIGINT, {heard})
 import forebay.__main__ as command
 class Pressed:
     def find_spec(self, name, path=None, target=None):
@@ -16,9 +17,20 @@ command.main()
 """
 
 
+def pressed(heard):
+    script = PRESSED_WHILE_READ.format(heard=heard)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
 def test_ctrl_c_while_the_program_is_read_is_no_traceback():
-    ended = subprocess.run([sys.executable, "-c", PRESSED_WHILE_READ], capture_output=True, text=True)
+    ended = pressed("signal.default_int_handler")
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_a_background_job_stays_deaf_to_ctrl_c():
+    ended = pressed("signal.SIG_IGN")
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("forebay ")
 
 
 def test_python_dash_m_is_the_command():

@@ -61,7 +61,8 @@ def pauses(task, tell):
 
 
 STOPPED = """
-import multiprocessing, sys
+import multiprocessing, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's tests are deaf to it
 sys.path.insert(0, {folder!r})
 from test_lab_over_cores import pauses
 from forebay.app.lab.over_cores import over_cores
