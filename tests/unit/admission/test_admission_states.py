@@ -142,7 +142,13 @@ class AdmissionStates(RuleBasedStateMachine):
                     assert self.now_s >= request.deadline_s
                 if effect.why in {Refusal.QUEUE_FULL, Refusal.DISPLACED}:
                     assert sum(map(len, self.lanes.values())) > QUEUED_MAX
-                    below = [tier for tier, others in self.lanes.items() if others and RANK[tier] > RANK[request.tier]]
+                    # What was sent back waits over the bound already: its going would let nobody in.
+                    below = [
+                        ticket
+                        for tier, others in self.lanes.items()
+                        for ticket in others
+                        if RANK[tier] > RANK[request.tier] and not (self.requests[ticket].requeued or self.requests[ticket].excluded)
+                    ]
                     assert not below, "shed while something less important waited"
                 self.lanes[request.tier].remove(effect.ticket)
                 del self.requests[effect.ticket]
