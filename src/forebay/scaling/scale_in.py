@@ -32,8 +32,8 @@ GATHER_S_QUICK, GATHER_S_SLOW = 400.0, 60.0
 """With an outlook, few more or fewer replicas wait after the last change of that kind, and are then one change: as many steps as would
 have been made meanwhile. The sooner a start serves, the more of the changes come to nothing, and the less it costs to wait."""
 FURTHER = 1
-"""With an outlook, a step down may go so many replicas further, into the band (`economics.LANDED_SLOW`). With two or a tenth more of
-them turn back over the recorded weeks, and the O365 week keeps 0.02 points less."""
+"""With an outlook, a step down may go so many replicas further, into the band (`economics.LANDED_SLOW`). With a second tenth in place of
+one replica more of them turn back over the recorded weeks, and the O365 week keeps 0.02 points less."""
 
 
 class Foreseen(msgspec.Struct, frozen=True):
