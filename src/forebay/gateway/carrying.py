@@ -88,8 +88,9 @@ class _Client(asyncio.Protocol):
         self.carried.client_open(transport)  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
-        """It asks for more before it has all: the owner's to keep."""
-        if self.carried is not None:
+        """It asks for more before it has all: the owner's to keep, and as much as is in one read; it may take long to go back."""
+        if self.carried is not None and self.transport is not None:
+            self.transport.pause_reading()
             self.carried.client_bytes += data
             self.carried.leave()
 

@@ -480,6 +480,32 @@ def test_what_a_client_says_while_it_is_answered_is_read_when_its_turn_comes(wor
     world(test, script(*tokens, END), workers=1)
 
 
+def test_a_client_that_takes_nothing_and_says_ever_more_is_not_read_for_ever(world):
+    """A worker held whatever such a client sent until that had taken what was written to it."""
+    tokens = [chunk(token("x" * 3000, number + 1)) for number in range(60)]
+
+    async def test(front):
+        client = await front.client()
+        client.send(CHAT, ASK)
+        await client.head()
+        await until(lambda: lent_now(front) == 1)
+        (line,) = front.crew.lines
+        client.writer.transport.pause_reading()
+        await asyncio.sleep(0.05)
+        (carried,) = line.helper.streams.values()
+        said = b"x" * 4096
+        for _ in range(50):
+            client.writer.write(said)
+            await asyncio.sleep(0.001)
+        assert carried.leaving
+        assert len(carried.client_bytes) == len(said)
+        await asyncio.sleep(13.0)
+        assert front.permits == 0
+        assert line.helper.streams == {}
+
+    world(test, script(*tokens), workers=1, limits=Limits(idle_s=10.0, client_buffer_bytes_max=16 * 1024))
+
+
 # -- places given up, and the end of the gateway -----------------------------------------------------------------------
 
 
