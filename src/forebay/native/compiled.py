@@ -36,10 +36,10 @@ _ROOMS = {
         "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits",
     ),
     "gateway": (
-        "call", "desk", "duties", "ending", "large", "leaving", "lent", "meters", "moving", "pool_desk", "recorded", "recovery",
-        "relay", "repeats", "request", "service", "surface", "usage",
+        "call", "desk", "duties", "ending", "heads", "http", "large", "leaving", "lent", "meters", "moving", "pool_desk",
+        "reader", "recorded", "recovery", "relay", "repeats", "request", "service", "surface", "usage",
     ),
-    "adapters.upstream": ("client", "exchange", "heads"),
+    "adapters.upstream": ("client", "connection", "exchange", "heads"),
 }
 # fmt: on
 MODULES = tuple(f"forebay.{room}.{name}" for room, names in _ROOMS.items() for name in names)

@@ -39,7 +39,7 @@ def test_what_was_compiled_of_these_sources_is_found(made, tmp_path, wanted):
     assert said == "C"
     spec = finder.find_spec("forebay.admission.machine", None)
     assert spec.origin == str(made / f"forebay.admission.machine{compiled.SUFFIX}")
-    assert finder.find_spec("forebay.gateway.http", None) is None
+    assert finder.find_spec("forebay.gateway.pages", None) is None
 
 
 def test_python_is_used_where_it_is_wanted(made, tmp_path):
