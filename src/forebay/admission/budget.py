@@ -8,6 +8,7 @@ worst cases does not fit is the peak computed, and a refusal is remembered until
 
 from collections import deque
 from collections.abc import Collection
+from typing import Final
 
 from forebay.admission.kv import outlived_tokens, peak_kv_tokens
 from forebay.admission.outcomes import Shortage
@@ -17,20 +18,20 @@ from forebay.admission.tickets import REVIEW_TOKENS_MIN, Ticket
 from forebay.admission.young import Young
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
 
-EXACT_MAX = 24
+EXACT_MAX: Final = 24
 """Up to so many permits the peak is computed exactly, from all of them; from buckets beyond."""
-RESERVE = 0.04
+RESERVE: Final = 0.04
 """Share of the slots and the KV that preemptible work leaves free while others come, so that few of it have to give their place up."""
-BACKFILL_PREFILL = 0.1
+BACKFILL_PREFILL: Final = 0.1
 """Share of the prefill budget that preemptible work may take then: what is outstanding is prefilled before the next prompt."""
-LAG_S = 0.03
+LAG_S: Final = 0.03
 """From sending a prompt to where a replica with nothing else to prefill begins it, to start with: HTTP, tokenising, the step under way."""
-LAG_S_MAX = 0.25
-LAG_GAIN = 1 / 16
+LAG_S_MAX: Final = 0.25
+LAG_GAIN: Final = 1 / 16
 """Of each error of a foreseen first token that the next lag takes over."""
-LOADED_S = 0.2
+LOADED_S: Final = 0.2
 """How much later a first token may come on a replica that is empty instead of full: its next tokens come sooner."""
-NOT_KEPT = 1_000_000
+NOT_KEPT: Final = 1_000_000
 """More than any lane's index."""
 
 

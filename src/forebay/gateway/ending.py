@@ -1,5 +1,7 @@
 """How a call ends: settled once, its permit let go, its engine stopped; and what the client is told where it ends badly."""
 
+from typing import Final
+
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.call import nothing
@@ -9,8 +11,8 @@ from forebay.gateway.dialects import error_end
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recorded import Recorded
 
-_COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
-_TRUNCATED = Outcome.TRUNCATED
+_COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
+_TRUNCATED: Final = Outcome.TRUNCATED
 
 
 class Ending(Recorded):

@@ -8,19 +8,20 @@ client's leaving, whichever comes first; each of the three ends it exactly once 
 """
 
 import math
+from typing import Final
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
-from forebay.gateway.answers import passed_answer
 from forebay.gateway.asking import asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.lent import LEND_EVENTS, LentCall
 from forebay.gateway.meters import Outcome, TierMeter
+from forebay.gateway.passed import passed_answer
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import over_limit_reply, refusal_reply
@@ -30,16 +31,16 @@ from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
-DOUBTED_STATUSES = frozenset({400, 413, 422})
+DOUBTED_STATUSES: Final = frozenset({400, 413, 422})
 """Of other people's engines: they say that the request is wrong, which only the engines can know that it was asked of."""
 REPORT_EVENTS = 32
 """Emitted tokens are reported to admission in steps of this many."""
 
 # In names of their own: a member of an enum is looked up by a function call.
-_COMPLETE = End.COMPLETE
-_ABORTED = End.ABORTED
-_COMPLETED = Outcome.COMPLETED
-_NEVER_S = -math.inf
+_COMPLETE: Final = End.COMPLETE
+_ABORTED: Final = End.ABORTED
+_COMPLETED: Final = Outcome.COMPLETED
+_NEVER_S: Final = -math.inf
 
 
 class Call(LentCall):

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.body import Ask, decode, decode_loose, decode_responses
+from forebay.gateway.ask import Ask
+from forebay.gateway.body import decode, decode_loose, decode_responses
 
 
 class Route(msgspec.Struct, frozen=True):

@@ -8,13 +8,15 @@ import socket
 import ssl
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
 from forebay.gateway import hops, long_context, overflow, reloading, shutting
-from forebay.gateway.answers import ErrorReply, PassedHeads
-from forebay.gateway.body import Ask, previous_of
+from forebay.gateway.answers import ErrorReply
+from forebay.gateway.ask import Ask
+from forebay.gateway.body import output_tokens_max, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk
@@ -31,6 +33,7 @@ from forebay.gateway.light import Light
 from forebay.gateway.metering import Metering
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.pages import Pages
+from forebay.gateway.passed import PassedHeads
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.peering import Peering
 from forebay.gateway.pool_desk import PoolDesk
@@ -51,10 +54,10 @@ from forebay.ports.upstream import Upstream
 from forebay.spec.types import Spec, Tier
 
 SWEEP_REAL_S = 1.0
-FORM_BYTES = 4096
+FORM_BYTES: Final = 4096
 """What a form is taken for where tokens are estimated from bytes: those of sound and pictures say nothing."""
-READS = frozenset({b"GET", b"HEAD"})
-_QUERY = b"?"[0]
+READS: Final = frozenset({b"GET", b"HEAD"})
+_QUERY: Final = b"?"[0]
 
 
 class Gateway(Duties):
@@ -97,10 +100,8 @@ class Gateway(Duties):
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
         self._requests = 0
-        self._sink = sink
-        self._identity = Identity(spec)
-        self._roster = Roster(0, 0, 0.0, ())
-        self._urls: frozenset[str] = frozenset()
+        self._sink, self._identity = sink, Identity(spec)
+        self._roster, self._urls = Roster(0, 0, 0.0, ()), frozenset()
         self._sweeper: TimerHandle | None = None
         self._prober = Prober(upstream)
         self._truncations, self._truncation = 0, ("", "")
@@ -308,7 +309,7 @@ class Gateway(Duties):
                 return
             body = fitting
         if route.plain and peek is None and pool.long is None:
-            output_max = ask.output_tokens_max if route.generates else 1
+            output_max = output_tokens_max(ask) if route.generates else 1
             sized = pool.sizing.look(body) if route.generates else None
             shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
@@ -335,7 +336,7 @@ class Gateway(Duties):
         request_id: bytes,
         peek: Peek | None,
     ) -> None:
-        output_max = ask.output_tokens_max if route.generates else 1
+        output_max = output_tokens_max(ask) if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         sized = pool.sizing.look(body) if route.generates and peek is None else None
         shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens, sized)
@@ -343,8 +344,8 @@ class Gateway(Duties):
         if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
             asked = long_context.Asked(team, size, output_max, ask.n or 1, sized)
             pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size))
-        kind = call_for(route, request)
-        call = connection.reply = kind(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
+        call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
+        connection.reply = call
         call.sized, call.way = sized, way
         prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken else None
         call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)

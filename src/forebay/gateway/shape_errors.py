@@ -1,10 +1,11 @@
 """How good the estimates are: estimated ÷ actual tokens of finished requests, by model."""
 
 from bisect import bisect_left
+from typing import Final
 
 from forebay.domain.shape import Shape, Usage
 
-BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
+BUCKETS: Final = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 PARTS = ("prompt", "output")
 
 

@@ -7,7 +7,7 @@ its whole body, and reads that are whole chunks. Where something else follows su
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import httptools
 
@@ -19,7 +19,7 @@ from forebay.ports.upstream import End, ResponseHead, ResponseSink, Taker
 if TYPE_CHECKING:
     from forebay.adapters.upstream.client import Origin
 
-_COMPLETE = End.COMPLETE  # in a name of its own: a member of an enum is looked up by a function call
+_COMPLETE: Final = End.COMPLETE  # in a name of its own: a member of an enum is looked up by a function call
 
 HEAD_BYTES_MAX = 64 * 1024
 """An engine whose response head is longer is answering something else than HTTP."""
