@@ -94,7 +94,10 @@ class Replica:
         """Take address and capacity from the roster. A smaller capacity revokes no permit."""
         self.url = listed.url
         self.listed = True
-        self.capacity = listed.capacity
+        capacity = self.capacity = listed.capacity
+        # In fields of its own, as they are read for every request.
+        self.sequences_max, self._kv_tokens, self._prefill_tokens = capacity.sequences, capacity.kv_tokens, capacity.prefill_tokens
+        self._context_tokens, self._itl_s = capacity.context_tokens, capacity.itl_s
         per_s = listed.capacity.prefill_tokens_per_s
         self._token_s = 1.0 / per_s if per_s > 0 else 0.0
         """To prefill one, by the roster; 0: unknown."""
@@ -110,17 +113,16 @@ class Replica:
         A prompt larger than the whole prefill budget is let in where no prefill is outstanding: it has to run somewhere. So is one
         that alone makes steps longer than the ITL promise.
         """
-        capacity = self.capacity
         sequences = self.sequences + ticket.sequences
-        if sequences > capacity.sequences or ticket.longest > capacity.context_tokens:
+        if sequences > self.sequences_max or ticket.longest > self._context_tokens:
             return False
         lane = ticket.lane
         if lane.index >= self.kept_index and ticket is not self.kept_for:
             return False
-        kv_tokens = capacity.kv_tokens
-        prefill_tokens = capacity.prefill_tokens
+        kv_tokens = self._kv_tokens
+        prefill_tokens = self._prefill_tokens
         if lane.preemptible and self.courteous:
-            if sequences > capacity.sequences - int(RESERVE * capacity.sequences):
+            if sequences > self.sequences_max - int(RESERVE * self.sequences_max):
                 return False
             kv_tokens -= int(RESERVE * kv_tokens)
             prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
@@ -128,7 +130,7 @@ class Replica:
         if outstanding and outstanding + ticket.uncached - cached_tokens > prefill_tokens:
             self.want_prefill()
             return False
-        if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
+        if self._itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > self._itl_s:
             return False
         if self.worst_tokens + ticket.total <= kv_tokens:
             return True

@@ -304,7 +304,7 @@ class Admission(Books):
         effects: list[Effect] = []
         if not replica.listed:
             self._replicas.forget_if_idle(replica)
-        elif self._waiting.count and (replica.sequences < replica.capacity.sequences or replica.preemptible or self._replicas.held):
+        elif self._waiting.count and (replica.sequences < replica.sequences_max or replica.preemptible or self._replicas.held):
             pump, waiting = self._pump, self._waiting
             pump.freed(replica)
             while (head := pump.run(now_s, effects)) is not None:  # as `_settle`

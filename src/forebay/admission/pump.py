@@ -297,7 +297,7 @@ class Pump:
 def _open(replicas: Collection[Replica]) -> bool:
     """Whether anybody could start on one of these: there is a slot, or one that may be given up. Of none it isn't known."""
     for one in replicas:  # no generator: this is asked for every request that waits
-        if one.sequences < one.capacity.sequences or one.preemptible:
+        if one.sequences < one.sequences_max or one.preemptible:
             return True
     return not replicas
 

@@ -7,6 +7,7 @@ the OpenAI SDK obey it to the millisecond and would all come back at one instant
 import math
 import random
 from http import HTTPStatus
+from typing import final
 
 import msgspec
 
@@ -32,6 +33,7 @@ HOP_BY_HOP = frozenset(
 JSON = b"application/json"
 
 
+@final
 class ErrorReply(msgspec.Struct, frozen=True):
     """One error as a client sees it. ``retry_after_s``: real seconds, None where coming back would not help."""
 

@@ -1,5 +1,7 @@
 """The few fields of a request body that the gateway reads, with their types; `body` decodes them."""
 
+from typing import final
+
 import msgspec
 
 
@@ -31,6 +33,7 @@ class LooseAsk(Ask, frozen=True, gc=False):
     model: str = ""
 
 
+@final
 class ResponsesAsk(Ask, frozen=True, gc=False):
     """``/v1/responses`` calls the bound otherwise, and may go on from an answer that an engine keeps."""
 

@@ -27,7 +27,7 @@ class Ending(Recorded):
             self._drop_exchange()
         meter, pool, desk, stream = self._meter, self._pool, self._context.desk, self._stream
         meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
-        now_s = desk.clock.now_s()
+        now_s = desk.now_s()
         self._recorded(outcome, usage, now_s)
         if usage is not None and outcome is _COMPLETED:
             meter.completed_output_tokens += usage.output_tokens

@@ -4,6 +4,7 @@ Labels are pool, tier, team and outcome, all declared in the spec or in an enum 
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -12,7 +13,7 @@ from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
 
-BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+BUCKETS_S: Final[Sequence[float]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
 class Outcome(StrEnum):

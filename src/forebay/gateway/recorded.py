@@ -126,7 +126,7 @@ class Recorded(CallState, ABC):
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:
         """It was refused with ``reply``."""
         self._why, self._retry_after_s = reply.message, reply.retry_after_s
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         if not self._wait_counted:
             self._queue_s = now_s - self._arrived_s
         self._recorded(_SHED, None, now_s, why.value)

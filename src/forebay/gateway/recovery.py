@@ -96,7 +96,7 @@ class Recovery(Ending, ABC):
         self._drop_exchange()
         self._forget_answer()
         desk = self._context.desk
-        desk.abandon(self._pool, self, None, desk.clock.now_s())
+        desk.abandon(self._pool, self, None, desk.now_s())
         self.refused(effect)
 
     def _send(self) -> None:
@@ -195,7 +195,7 @@ class Recovery(Ending, ABC):
         self._meter.retries += 1
         self._forget_answer()
         desk = self._context.desk
-        desk.retry(self._pool, self, desk.clock.now_s(), reached=not gone)
+        desk.retry(self._pool, self, desk.now_s(), reached=not gone)
 
     def _broken(self, message: str, *, gone: bool = False) -> None:
         """Something of an answer is out, and its replica goes on no more. ``gone``: see `_try_elsewhere`."""
@@ -244,7 +244,7 @@ class Recovery(Ending, ABC):
         self._meter.continued += 1
         self._continued += 1
         desk = self._context.desk
-        desk.retry(self._pool, self, desk.clock.now_s(), self._go_back_to(kept))
+        desk.retry(self._pool, self, desk.now_s(), self._go_back_to(kept))
         return ""
 
     def _reached(self) -> int | str:

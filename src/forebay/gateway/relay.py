@@ -86,7 +86,7 @@ class Call(LentCall):
 
     def dispatch(self, effect: Dispatch) -> None:
         """Send it: it holds a permit on this replica."""
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         if not self._wait_counted:
             self._wait_counted = True
             queue_s = self._queue_s = now_s - self._arrived_s
@@ -241,7 +241,7 @@ class Call(LentCall):
         desk = self._context.desk
         self._pool.admission.emitted(self.ticket, stream.events - self._reported)
         if self._open and not self._reported:
-            desk.first_token(self._pool, self, desk.clock.now_s())
+            desk.first_token(self._pool, self, desk.now_s())
             if self._stream is not stream:
                 return  # its place was given up for what that made room for
         self._reported = stream.events
@@ -284,7 +284,7 @@ class Call(LentCall):
 
     def _open_stream(self, piece: bytes) -> None:
         """First content: from here on this replica's answer is the answer."""
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         if not self._paused:
             self._first_s = now_s
         self._begun_s = now_s
@@ -376,7 +376,7 @@ class Call(LentCall):
         """The client has all of its answer."""
         if self._replica in self._pool.outliers.suspects:
             desk = self._context.desk
-            desk.served(self._pool, self._replica, desk.clock.now_s())
+            desk.served(self._pool, self._replica, desk.now_s())
         self._end(outcome, usage)
         self._connection.finish(self._keep_alive)
 

@@ -294,13 +294,13 @@ class Gateway(Duties):
             return
         body = request.body
         ask = route.decode(body if peek is None else peek.fields())
-        if isinstance(ask, ErrorReply):
+        if type(ask) is ErrorReply:  # `isinstance` is slow for Structs
             self._refuse(connection, ask, request_id)
             return
         pool = self._models.get(ask.model) or self._models.get(self._catalogue.only if not ask.model else "")
         tier = caller.tier if ask.service_tier is None else self._identity.tier(caller, ask.service_tier)
-        if pool is None or isinstance(tier, ErrorReply):
-            self._refuse(connection, no_model(ask.model) if pool is None or not isinstance(tier, ErrorReply) else tier, request_id)
+        if pool is None or type(tier) is ErrorReply:
+            self._refuse(connection, tier if type(tier) is ErrorReply else no_model(ask.model), request_id)
             return
         if ask.service_tier is not None or ask.model != pool.model:
             fitting = self._catalogue.for_engines(ask, body, pool.model, peek)
@@ -310,12 +310,12 @@ class Gateway(Duties):
             body = fitting
         if route.plain and peek is None and pool.long is None:
             output_max = output_tokens_max(ask) if route.generates else 1
-            sized = pool.sizing.look(body) if route.generates else None
-            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
-            call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
+            sized, team = pool.sizing.look(body) if route.generates else None, caller.team
+            shape = self.desk.estimator.shape(team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
+            call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
             call.sized = sized
             prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
-            call.start(tier, shape, self.clock.now_s(), facts.patience_s, prefix)
+            call.start(tier, shape, self.desk.now_s(), facts.patience_s, prefix)
         elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:

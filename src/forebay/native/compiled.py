@@ -36,9 +36,9 @@ _ROOMS = {
         "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits",
     ),
     "gateway": (
-        "body", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "large", "leaving", "lent", "meters", "moving",
-        "passed", "pool_desk", "reader", "recorded", "recovery", "relay", "repeats", "request", "retries", "service", "shape_errors",
-        "sizing", "surface", "usage", "whole",
+        "body", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "identity", "large", "leaving", "lent",
+        "meters", "moving", "passed", "pool_desk", "reader", "recorded", "recovery", "relay", "repeats", "request", "retries",
+        "routes", "service", "shape_errors", "sizing", "surface", "usage", "whole",
     ),
     "adapters.upstream": ("client", "connection", "exchange", "heads"),
 }
