@@ -8,6 +8,7 @@ worst cases does not fit is the peak computed, and a refusal is remembered until
 
 from collections import deque
 from collections.abc import Collection
+from typing import Final
 
 from forebay.admission.kv import outlived_tokens, peak_kv_tokens
 from forebay.admission.outcomes import Shortage
@@ -17,20 +18,20 @@ from forebay.admission.tickets import REVIEW_TOKENS_MIN, Ticket
 from forebay.admission.young import Young
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
 
-EXACT_MAX = 24
+EXACT_MAX: Final = 24
 """Up to so many permits the peak is computed exactly, from all of them; from buckets beyond."""
-RESERVE = 0.04
+RESERVE: Final = 0.04
 """Share of the slots and the KV that preemptible work leaves free while others come, so that few of it have to give their place up."""
-BACKFILL_PREFILL = 0.1
+BACKFILL_PREFILL: Final = 0.1
 """Share of the prefill budget that preemptible work may take then: what is outstanding is prefilled before the next prompt."""
-LAG_S = 0.03
+LAG_S: Final = 0.03
 """From sending a prompt to where a replica with nothing else to prefill begins it, to start with: HTTP, tokenising, the step under way."""
-LAG_S_MAX = 0.25
-LAG_GAIN = 1 / 16
+LAG_S_MAX: Final = 0.25
+LAG_GAIN: Final = 1 / 16
 """Of each error of a foreseen first token that the next lag takes over."""
-LOADED_S = 0.2
+LOADED_S: Final = 0.2
 """How much later a first token may come on a replica that is empty instead of full: its next tokens come sooner."""
-NOT_KEPT = 1_000_000
+NOT_KEPT: Final = 1_000_000
 """More than any lane's index."""
 
 
@@ -93,7 +94,10 @@ class Replica:
         """Take address and capacity from the roster. A smaller capacity revokes no permit."""
         self.url = listed.url
         self.listed = True
-        self.capacity = listed.capacity
+        capacity = self.capacity = listed.capacity
+        # In fields of its own, as they are read for every request.
+        self.sequences_max, self._kv_tokens, self._prefill_tokens = capacity.sequences, capacity.kv_tokens, capacity.prefill_tokens
+        self._context_tokens, self._itl_s = capacity.context_tokens, capacity.itl_s
         per_s = listed.capacity.prefill_tokens_per_s
         self._token_s = 1.0 / per_s if per_s > 0 else 0.0
         """To prefill one, by the roster; 0: unknown."""
@@ -109,17 +113,16 @@ class Replica:
         A prompt larger than the whole prefill budget is let in where no prefill is outstanding: it has to run somewhere. So is one
         that alone makes steps longer than the ITL promise.
         """
-        capacity = self.capacity
         sequences = self.sequences + ticket.sequences
-        if sequences > capacity.sequences or ticket.longest > capacity.context_tokens:
+        if sequences > self.sequences_max or ticket.longest > self._context_tokens:
             return False
         lane = ticket.lane
         if lane.index >= self.kept_index and ticket is not self.kept_for:
             return False
-        kv_tokens = capacity.kv_tokens
-        prefill_tokens = capacity.prefill_tokens
+        kv_tokens = self._kv_tokens
+        prefill_tokens = self._prefill_tokens
         if lane.preemptible and self.courteous:
-            if sequences > capacity.sequences - int(RESERVE * capacity.sequences):
+            if sequences > self.sequences_max - int(RESERVE * self.sequences_max):
                 return False
             kv_tokens -= int(RESERVE * kv_tokens)
             prefill_tokens = int(BACKFILL_PREFILL * prefill_tokens)
@@ -127,7 +130,7 @@ class Replica:
         if outstanding and outstanding + ticket.uncached - cached_tokens > prefill_tokens:
             self.want_prefill()
             return False
-        if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
+        if self._itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > self._itl_s:
             return False
         if self.worst_tokens + ticket.total <= kv_tokens:
             return True

@@ -10,6 +10,7 @@ answers that were longer than that.
 """
 
 import math
+from typing import Final
 
 from forebay.domain.shape import Shape, Sized, Usage
 
@@ -17,27 +18,27 @@ TABLE_MAX = 4096
 """(team, model) pairs remembered; the one that learned longest ago is forgotten first."""
 BYTES_PER_TOKEN_START = 3.5
 """Below what English (4-4.5) and most code has, so that a first estimate is rather too long."""
-BYTES_PER_TOKEN_MIN = 1.0
+BYTES_PER_TOKEN_MIN: Final = 1.0
 """Byte-level tokenisers make no token of less than a byte; a lower ratio is a chat template's or a bug's."""
 START_TOKENS = 256.0
 """Weight of the start ratio, in prompt tokens."""
-KEPT_LENGTHS = 0.998
+KEPT_LENGTHS: Final = 0.998
 """What each finished request leaves of the weight of earlier lengths: a tail needs hundreds."""
-KEPT = 31 / 32
+KEPT: Final = 31 / 32
 """What each finished request leaves of the weight of those before it."""
 OUTPUT_TOKENS_START = 256.0
-OUTPUT_QUANTILE = 0.7
+OUTPUT_QUANTILE: Final = 0.7
 """Above the mean of usual (skewed) lengths, so that sums over a batch err on the safe side."""
-GAIN_MAX = 1.0
-GAIN_MIN = 0.02
+GAIN_MAX: Final = 1.0
+GAIN_MIN: Final = 0.02
 """Step of the quantile in its logarithm: from large while little is known to this, which goes on following changes."""
 
 
-LENGTH_BUCKETS = 48
+LENGTH_BUCKETS: Final = 48
 """Of output lengths, each half as long again as the one two before: up to 16 million tokens."""
 _LONGER_SEEN_MIN = 8.0
 """Answers longer than what was emitted, as they weigh now, before their quantile is trusted."""
-_WEIGHT_MAX = 1e12
+_WEIGHT_MAX: Final = 1e12
 OVERHEAD_TOKENS_START = 5.0
 """What a chat template puts around a message: Llama 3 has 5, ChatML 4…"""
 OVERHEAD_TOKENS_MAX = 1000.0

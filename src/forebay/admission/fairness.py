@@ -21,10 +21,11 @@ import heapq
 import math
 from bisect import insort
 from collections.abc import Mapping
+from typing import Final
 
 from forebay.admission.tickets import Ticket
 
-OUTPUT_COST = 2
+OUTPUT_COST: Final = 2
 """Virtual tokens of one output token: it takes a step of its own, prompts are taken in bulk."""
 LATE_EVERY = 8
 _ON_TIME_MAX = LATE_EVERY - 1

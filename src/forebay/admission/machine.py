@@ -9,6 +9,7 @@ O(replicas) cheap comparisons. What was found to fit nowhere is tried again only
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from forebay.admission.books import Books
 from forebay.admission.budget import Replica
@@ -26,7 +27,7 @@ from forebay.domain.roster import Posture, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
 
-_SHED_LOW = Posture.SHED_LOW  # in a name of its own: a member of an enum is looked up by a function call
+_SHED_LOW: Final = Posture.SHED_LOW  # in a name of its own: a member of an enum is looked up by a function call
 
 
 class Admission(Books):
@@ -303,7 +304,7 @@ class Admission(Books):
         effects: list[Effect] = []
         if not replica.listed:
             self._replicas.forget_if_idle(replica)
-        elif self._waiting.count and (replica.sequences < replica.capacity.sequences or replica.preemptible or self._replicas.held):
+        elif self._waiting.count and (replica.sequences < replica.sequences_max or replica.preemptible or self._replicas.held):
             pump, waiting = self._pump, self._waiting
             pump.freed(replica)
             while (head := pump.run(now_s, effects)) is not None:  # as `_settle`

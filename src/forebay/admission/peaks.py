@@ -10,10 +10,12 @@ those that differ from the others are moved. One that should have ended by now a
 that is no stream) is taken to hold what it has for as long as any other runs.
 """
 
+from typing import Final
+
 from forebay.admission.tickets import Ticket
 
-WIDTH = 32
-_SHIFT = 5
+WIDTH: Final = 32
+_SHIFT: Final = 5
 assert 1 << _SHIFT == WIDTH
 
 

@@ -6,20 +6,21 @@ those estimated at arrival, as they are of what waits: where estimates are wrong
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from forebay.admission.budget import Replica
 
-ENDED_MIN = 8.0
+ENDED_MIN: Final = 8.0
 """Requests that must have ended before what they took is a pace."""
-ENDED_MAX = 128.0
+ENDED_MAX: Final = 128.0
 """As many and more are halved with what they took, so that the last hundred count."""
-SPARSELY = 7
+SPARSELY: Final = 7
 """While nothing waits, only tickets without these bits are counted: it costs a request a twentieth of all that admission does."""
-RUN_S_MIN = 5.0
+RUN_S_MIN: Final = 5.0
 """Younger ones tell nothing by not having ended."""
-LOOK_EVERY_S = 0.1
+LOOK_EVERY_S: Final = 0.1
 """What runs is added up anew no more often than this."""
-MARGIN = 1.5
+MARGIN: Final = 1.5
 """A request is refused by a pace that isn't measured only where the wait would be longer than its longest by this factor."""
 
 

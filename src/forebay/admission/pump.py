@@ -8,6 +8,7 @@ is not preemptible takes the place of preemptible ones (`preempting`).
 
 import math
 from collections.abc import Callable, Collection
+from typing import Final
 
 from forebay.admission.budget import BACKFILL_PREFILL, NOT_KEPT, Replica
 from forebay.admission.effects import Dispatch, Effect, Requeue
@@ -19,11 +20,11 @@ from forebay.domain.roster import Posture
 
 NO_REPLICAS_HOLD_S = 15.0
 """With no replica and none expected a request is held this long: the controller needs a few ticks to start the first."""
-SKIPS_MAX = 16
+SKIPS_MAX: Final = 16
 """Others let past a head that fits nowhere."""
 PAUSES_MAX = 15
 """Frees of a replica after which those behind the head are looked at, however often it was in vain; the head is tried each time."""
-COURTEOUS_S = 60.0
+COURTEOUS_S: Final = 60.0
 """For so long after an arrival that is not preemptible, preemptible work leaves a reserve."""
 
 
@@ -296,7 +297,7 @@ class Pump:
 def _open(replicas: Collection[Replica]) -> bool:
     """Whether anybody could start on one of these: there is a slot, or one that may be given up. Of none it isn't known."""
     for one in replicas:  # no generator: this is asked for every request that waits
-        if one.sequences < one.capacity.sequences or one.preemptible:
+        if one.sequences < one.sequences_max or one.preemptible:
             return True
     return not replicas
 

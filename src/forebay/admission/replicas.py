@@ -13,6 +13,7 @@ A request whose prompt begins as one before it goes where that was sent, if that
 import math
 from collections.abc import Collection
 from operator import attrgetter
+from typing import Final
 
 from forebay.admission.budget import Replica, could_ever_fit
 from forebay.admission.outcomes import Refusal
@@ -24,9 +25,9 @@ from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
 from forebay.domain.shape import Usage
 
-LOAD_BOUND = 0.25
+LOAD_BOUND: Final = 0.25
 """Share of the fuller of KV and slots by which a replica may be above the least loaded and still be preferred for what it has cached."""
-_RANK = attrgetter("rank")
+_RANK: Final = attrgetter("rank")
 
 
 class Cached:

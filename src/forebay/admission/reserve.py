@@ -8,16 +8,17 @@ empty: the more are idle, the longer the way to a clear replica may be.
 
 import math
 from collections.abc import Iterable
+from typing import Final
 
 from forebay.admission.budget import RESERVE, Replica
 
-DEMAND_TAU_S = 30.0
+DEMAND_TAU_S: Final = 30.0
 """Time constant of the measured demand: what came this long ago counts 1/e."""
-FOLD_S = 0.01
+FOLD_S: Final = 0.01
 """What came is taken into the demand in steps no shorter than this."""
-BUSY_MIN = 0.01
+BUSY_MIN: Final = 0.01
 """Demand that keeps less than this of a replica busy is gone."""
-PATIENCE_S = 0.6
+PATIENCE_S: Final = 0.6
 """Seconds until the next clear replica that a wholly idle replica may accept; one with no idle places accepts none."""
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.domain.shape import Shape
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from forebay.admission.lanes import Lane
     from forebay.admission.prefixes import Prefix
 
-RETRIES_MAX = 8
+RETRIES_MAX: Final = 8
 """Replicas remembered as tried; after so many the request is given up."""
-REVIEW_TOKENS_MIN = 64
+REVIEW_TOKENS_MIN: Final = 64
 """Emitted before the expected output is looked at again, and between two such looks (or half of what was emitted)."""
 
 

@@ -7,11 +7,11 @@ the OpenAI SDK obey it to the millisecond and would all come back at one instant
 import math
 import random
 from http import HTTPStatus
+from typing import final
 
 import msgspec
 
 from forebay.admission.outcomes import jittered
-from forebay.ports.upstream import ResponseHead
 
 STATUS_LINES: dict[int, bytes] = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
@@ -30,21 +30,10 @@ HOP_BY_HOP = frozenset(
 )
 """RFC 9110 §7.6.1, and the names in use before it."""
 
-LIMITS_LEFT = frozenset(b"x-ratelimit-%b-%b" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens"))
-NOT_TO_CLIENTS = (
-    HOP_BY_HOP | LIMITS_LEFT | {b"content-length", b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica", b"x-request-id"}
-)
-"""Framing, the request's id, where it was, and what is left of a limit are the gateway's own."""
-
-FOREIGN_HEADERS = frozenset({b"content-type", b"content-encoding", b"cache-control"})
-"""Of other people's engines: their cookies, limits, and names of our account are no business of a client's."""
-EVENTS_UNBUFFERED = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
-"""Told with every stream of events: proxies before us would gather sixteen kilobytes of it first."""
 JSON = b"application/json"
-PASSED_HEADS_MAX = 256
-"""Remembered; all are forgotten at once then, since a new one comes with each second's date."""
 
 
+@final
 class ErrorReply(msgspec.Struct, frozen=True):
     """One error as a client sees it. ``retry_after_s``: real seconds, None where coming back would not help."""
 
@@ -116,63 +105,6 @@ def simple_head(status: int, content_type: bytes, length: int, extra: bytes, kee
         extra,
         b"" if keep_alive else b"connection: close\r\n",
     )
-
-
-class PassedHead:
-    """What a client is told of an engine's head: the lines that pass, and whether a stream of events follows."""
-
-    __slots__ = ("events", "json", "lines")
-
-    def __init__(self, head: ResponseHead, foreign: bool = False) -> None:
-        """``foreign``: nothing of the head passes but what the body is."""
-        kind = None
-        told = set()
-        parts = [STATUS_LINES.get(head.status) or b"HTTP/1.1 %d \r\n" % head.status]
-        for name, value in head.headers:
-            if name not in NOT_TO_CLIENTS and (not foreign or name in FOREIGN_HEADERS):
-                parts.append(b"%b: %b\r\n" % (name, value))
-                told.add(name)
-            if name == b"content-type" and kind is None:
-                kind = value.lower()
-        self.json = kind is not None and kind.startswith(JSON)
-        self.events = kind is not None and kind.startswith(b"text/event-stream")
-        if self.events:
-            parts += [b"%b: %b\r\n" % line for line in EVENTS_UNBUFFERED if line[0] not in told]
-        self.lines = b"".join(parts)
-
-
-class PassedHeads:
-    """Engines repeat their heads: each is turned into a client's once for all that differ in nothing but the length."""
-
-    __slots__ = ("_foreign", "_known")
-
-    def __init__(self, foreign: bool = False) -> None:
-        self._foreign = foreign
-        self._known: dict[bytes, PassedHead] = {}
-
-    def of(self, head: ResponseHead) -> PassedHead:
-        """What is told of ``head``."""
-        passed = self._known.get(head.alike)
-        if passed is None:
-            passed = PassedHead(head, self._foreign)
-            if head.alike:
-                if len(self._known) >= PASSED_HEADS_MAX:
-                    self._known.clear()
-                self._known[head.alike] = passed
-        return passed
-
-
-def passed_answer(
-    passed: PassedHead, request_id: bytes, length: int | None, chunked: bool, keep_alive: bool, first: bytes, more: bytes = b""
-) -> bytes:
-    """An engine's head for a client, with our framing and ``more`` header lines of ours, and the ``first`` bytes after it."""
-    if not keep_alive:
-        more += b"connection: close\r\n"
-    if chunked:
-        return b"%bx-request-id: %b\r\ntransfer-encoding: chunked\r\n%b\r\n%b" % (passed.lines, request_id, more, first)
-    if length is None:
-        return b"%bx-request-id: %b\r\n%b\r\n%b" % (passed.lines, request_id, more, first)
-    return b"%bx-request-id: %b\r\ncontent-length: %d\r\n%b\r\n%b" % (passed.lines, request_id, length, more, first)
 
 
 def chunk(data: bytes) -> bytes:

@@ -10,7 +10,7 @@ from itertools import product
 
 import msgspec
 
-from forebay.gateway.body import Ask
+from forebay.gateway.ask import Ask
 from forebay.spec.types import EngineKind
 
 IDS_BODY_BYTES_MAX = 96 * 1024

@@ -6,11 +6,12 @@ top level is taken apart and put together again, with every other value's bytes 
 
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
 from forebay.gateway.answers import ErrorReply, bad_request
+from forebay.gateway.ask import Ask, LooseAsk, ResponsesAsk
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
@@ -19,9 +20,9 @@ ENGINE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "stand
 """OpenAI's own values of ``service_tier``, and Anthropic's: engines know them, so they may stay in the body."""
 
 
-THIN_BYTES_MIN = 64 * 1024
+THIN_BYTES_MIN: Final = 64 * 1024
 """Of bodies from this size on the inside of long strings is not even skipped."""
-RUN_BYTES = 8 * 1024
+RUN_BYTES: Final = 8 * 1024
 """So long without a quotation mark is the inside of a long string, or numbers."""
 ESCAPE_BYTES_MAX = 8
 _BRACKETS = (b"[", b"]", b"{", b"}")
@@ -29,50 +30,15 @@ _NOT_IN_STRINGS = frozenset(b":,]} \t\r\n")
 """One of these follows the end of a string; its beginning is followed by another, mostly."""
 
 
-class StreamOptions(msgspec.Struct, frozen=True, gc=False):
-    """OpenAI's ``include_usage``, and vLLM's ``continuous_usage_stats``."""
-
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-
-class Ask(msgspec.Struct, frozen=True, gc=False):
-    """What is read of a body; all else is skipped, and passed on."""
-
-    model: str
-    stream: bool | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
-    service_tier: str | None = None
-    stream_options: StreamOptions | None = None
-    return_token_ids: bool | None = None
-    stop: str | list[str] | None = None
-    include_stop_str_in_output: bool | None = None
-
-    @property
-    def output_tokens_max(self) -> int | None:
-        """The client's own bound on each choice, if it gave one that is one."""
-        bound = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
-        return bound if bound is not None and bound > 0 else None
-
-
-class LooseAsk(Ask, frozen=True, gc=False):
-    """Of endpoints where ``model`` may be left out: engines serve one."""
-
-    model: str = ""
-
-
-class ResponsesAsk(Ask, frozen=True, gc=False):
-    """``/v1/responses`` calls the bound otherwise, and may go on from an answer that an engine keeps."""
-
-    max_output_tokens: int | None = None
-    previous_response_id: str | None = None
-
-    @property
-    def output_tokens_max(self) -> int | None:
-        """The client's own bound."""
-        return self.max_output_tokens if self.max_output_tokens is not None and self.max_output_tokens > 0 else None
+def output_tokens_max(ask: Ask) -> int | None:
+    """The client's own bound on each choice, if it gave one that is one."""
+    if type(ask) is ResponsesAsk:  # `isinstance` is slow for Structs
+        bound = ask.max_output_tokens
+    else:
+        bound = ask.max_completion_tokens
+        if bound is None:
+            bound = ask.max_tokens
+    return bound if bound is not None and bound > 0 else None
 
 
 def previous_of(ask: Ask) -> str | None:

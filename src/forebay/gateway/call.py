@@ -5,15 +5,15 @@ Slots, since this is made and dropped for every request, and read many times in 
 
 from forebay.admission.candidates import Candidate
 from forebay.domain.shape import Shape, Sized
-from forebay.gateway.answers import PassedHead
+from forebay.gateway.ask import Ask
 from forebay.gateway.asking import NOTHING, Wants
-from forebay.gateway.body import Ask
 from forebay.gateway.context import Context
 from forebay.gateway.continuing import Plan
 from forebay.gateway.emitted import Emitted
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.lending import Lent
 from forebay.gateway.meters import TierMeter
+from forebay.gateway.passed import PassedHead
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.request import Request
 from forebay.gateway.sse import EventStream, Sink

@@ -5,7 +5,8 @@ from urllib.parse import unquote
 import msgspec
 
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.body import ENGINE_TIERS, Ask, rewritten
+from forebay.gateway.ask import Ask
+from forebay.gateway.body import ENGINE_TIERS, rewritten
 from forebay.gateway.desk import Desk
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.request import Peek

@@ -1,14 +1,14 @@
 """What a call needs of the gateway it runs in, and no more."""
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
-from forebay.gateway.answers import PassedHeads
 from forebay.gateway.desk import Desk
 from forebay.gateway.failures import Failures
 from forebay.gateway.holders import Holders
 from forebay.gateway.lending import Lending
+from forebay.gateway.passed import PassedHeads
 from forebay.gateway.records import Records
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.usage import UsageBook
@@ -16,7 +16,7 @@ from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
 
 
-class Context(Protocol):
+class Context(ABC):
     """What every call of one gateway shares."""
 
     desk: Desk
@@ -35,18 +35,18 @@ class Context(Protocol):
     records: Records
     usage: UsageBook
 
+    @abstractmethod
     def serves(self, url: str) -> bool:
         """Whether the present roster has a replica there."""
-        ...
 
+    @abstractmethod
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off after its first content."""
-        ...
 
+    @abstractmethod
     def abort_by_id(self, url: str, path: bytes, request_id: bytes) -> None:
         """Tell an engine that doesn't notice that a request is over."""
-        ...
 
+    @abstractmethod
     def detokenize(self, url: str, model: str, ids: bytes, done: Callable[[str | None], None]) -> None:
         """Ask an engine for the text of tokens; ``done`` gets None where it doesn't say. Not called before this returns."""
-        ...

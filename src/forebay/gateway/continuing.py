@@ -9,7 +9,8 @@ structured output, several choices, log-probabilities and a seed.
 import msgspec
 
 from forebay.domain.shape import Usage
-from forebay.gateway.body import Ask
+from forebay.gateway.ask import Ask
+from forebay.gateway.body import output_tokens_max
 from forebay.gateway.emitted import Emitted, Opening
 from forebay.gateway.events import UNREADABLE, Choice, Event, UsageFields
 
@@ -111,7 +112,7 @@ def plan(body: bytes, path: bytes, ask: Ask, context_tokens: int | None) -> Plan
         elif value not in _NEUTRAL.get(name, ()) and not (name == "tools" and bytes(fields.get("tool_choice", b"")) == b'"none"'):
             return f"{name[:64]} was asked for"
     chat = path == CHAT
-    limit = ask.output_tokens_max
+    limit = output_tokens_max(ask)
     if limit is None and not chat:
         limit = COMPLETION_TOKENS
     if limit is None and context_tokens is None:

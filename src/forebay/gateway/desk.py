@@ -36,6 +36,7 @@ class Desk:
     def __init__(self, spec: Spec, clock: Clock, on_ejection: Callable[[PoolDesk, Ejection], None]) -> None:
         """``on_ejection`` is told of replicas that leave and come back, and has them probed."""
         self.clock = clock
+        self.now_s = clock.now_s
         self._on_ejection = on_ejection
         self.estimator = Estimator()
         self.pools = {pool.name: PoolDesk(spec, pool, self.estimator) for pool in spec.pools}
@@ -176,7 +177,7 @@ class Desk:
         """Answers may be gone on with elsewhere that could not be when something last waited for a place."""
         admission = pool.admission
         if not isinstance(admission, SpillAdmission):
-            self._after(pool, admission.look_again(self.clock.now_s()))
+            self._after(pool, admission.look_again(self.now_s()))
 
     def served(self, pool: PoolDesk, replica: str, now_s: float) -> None:
         """``replica`` answers."""
@@ -186,18 +187,18 @@ class Desk:
     def failed(self, pool: PoolDesk, replica: str, why: str, *, gone: bool = False) -> None:
         """``replica`` failed a request by a fault of its own. ``gone``: nobody listens there."""
         if isinstance(pool.admission, SpillAdmission):
-            pool.admission.failed(self.clock.now_s())
+            pool.admission.failed(self.now_s())
             return
-        outliers, now_s = pool.outliers, self.clock.now_s()
+        outliers, now_s = pool.outliers, self.now_s()
         self._ejected(pool, outliers.gone(replica, why, now_s) if gone else outliers.bad(replica, why, now_s))
 
     def probed(self, pool: PoolDesk, replica: str, well: bool) -> None:
         """How a probe of an ejected replica went."""
-        self._ejected(pool, pool.outliers.probed(replica, well, self.clock.now_s()))
+        self._ejected(pool, pool.outliers.probed(replica, well, self.now_s()))
 
     def apply(self, pools: Iterable[RosterPool]) -> None:
         """Route by these replicas from now on: the whole truth, so that a pool which isn't named has none."""
-        now_s = self.clock.now_s()
+        now_s = self.now_s()
         listed = {listed.pool: listed for listed in pools}
         for pool in self.pools.values():
             pool.roster = listed.get(pool.name) or RosterPool(pool.name, ())
@@ -208,7 +209,7 @@ class Desk:
 
     def sweep(self) -> None:
         """Let every request look at its times, and see which replicas have stalled."""
-        now_s = self.clock.now_s()
+        now_s = self.now_s()
         for pool in self.spills:
             for call in list(pool.calls.values()):
                 call.sweep(now_s)
@@ -238,7 +239,7 @@ class Desk:
         """Route by what is left, and take what it has from a replica that stalls."""
         if not effects:
             return
-        now_s = self.clock.now_s()
+        now_s = self.now_s()
         if any(not isinstance(effect, Probe) for effect in effects):
             self._after(pool, pool.admission.set_roster(pool.routes(now_s), now_s))
         for effect in effects:
@@ -257,7 +258,7 @@ class Desk:
 
     def loads(self) -> tuple[PoolLoad, ...]:
         """Every pool as the controller is told."""
-        now_s = self.clock.now_s()
+        now_s = self.now_s()
         loads = []
         for pool in self.pools.values():
             lanes, replicas = pool.admission.load(now_s)
@@ -267,7 +268,7 @@ class Desk:
     def limits_left(self, team: str) -> bytes:
         """What is left of the team's limits, as header lines; none for a team without."""
         quota = self.quotas.get(team)
-        return b"" if quota is None else quota.headers(self.clock.now_s(), self.clock.speed)
+        return b"" if quota is None else quota.headers(self.now_s(), self.clock.speed)
 
     @property
     def live(self) -> int:
@@ -339,7 +340,7 @@ class Desk:
             call = pool.calls.pop(effect.ticket, None)
             if call is not None and not call.overflowed(effect):
                 if self._taken:
-                    self._give_back(effect.ticket, None, self.clock.now_s(), served=False)
+                    self._give_back(effect.ticket, None, self.now_s(), served=False)
                 call.refused(effect)
 
     def _arm(self, at_s: float) -> None:
@@ -350,7 +351,7 @@ class Desk:
 
     def _due(self) -> None:
         self._timer = None
-        now_s = self.clock.now_s()
+        now_s = self.now_s()
         for pool in self.pools.values():
             deadline_s = pool.admission.next_deadline_s()
             if deadline_s is not None and deadline_s <= now_s:

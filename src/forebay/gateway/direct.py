@@ -5,9 +5,10 @@ It is sent to one replica after the other until one answers; an answer passes as
 
 from typing import Protocol
 
-from forebay.gateway.answers import LAST_CHUNK, ErrorReply, PassedHead, PassedHeads, chunk, passed_answer
+from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.http import ClientConnection
+from forebay.gateway.passed import PassedHead, PassedHeads, passed_answer
 from forebay.gateway.request import Request
 from forebay.ports.upstream import End, Exchange, ResponseHead, Upstream
 

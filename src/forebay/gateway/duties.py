@@ -1,6 +1,6 @@
 """What the calls of a gateway ask of it (`context.Context`), and what it tells to whoever listens."""
 
-import random
+from abc import ABC
 from collections.abc import Callable
 
 import msgspec
@@ -10,19 +10,17 @@ from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Readmit
 from forebay.domain.events import Event
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.desk import Desk
+from forebay.gateway.context import Context
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.prober import Prober
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
 
 
-class Duties:
+class Duties(Context, ABC):
     """A gateway without its front."""
 
     clock: Clock
-    chance: random.Random
-    desk: Desk
     name: str
     _prober: Prober
     _sink: EventSink

@@ -1,5 +1,7 @@
 """How a call ends: settled once, its permit let go, its engine stopped; and what the client is told where it ends badly."""
 
+from typing import Final
+
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.call import nothing
@@ -9,8 +11,8 @@ from forebay.gateway.dialects import error_end
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recorded import Recorded
 
-_COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
-_TRUNCATED = Outcome.TRUNCATED
+_COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
+_TRUNCATED: Final = Outcome.TRUNCATED
 
 
 class Ending(Recorded):
@@ -25,7 +27,7 @@ class Ending(Recorded):
             self._drop_exchange()
         meter, pool, desk, stream = self._meter, self._pool, self._context.desk, self._stream
         meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
-        now_s = desk.clock.now_s()
+        now_s = desk.now_s()
         self._recorded(outcome, usage, now_s)
         if usage is not None and outcome is _COMPLETED:
             meter.completed_output_tokens += usage.output_tokens

@@ -85,6 +85,19 @@ class UsageFields(msgspec.Struct, gc=False):
         return Usage(self.prompt_tokens or 0, self.completion_tokens or 0, (details.cached_tokens or 0) if details else 0)
 
 
+class Ended(msgspec.Struct, gc=False):
+    """How one choice of a whole answer ended."""
+
+    finish_reason: str | None = None
+
+
+class Answer(msgspec.Struct, gc=False):
+    """What is read of a whole answer."""
+
+    usage: UsageFields | None = None
+    choices: list[Ended] = []
+
+
 class EngineError(msgspec.Struct):
     """vLLM's ``code`` is a number (the status); others send a string or nothing."""
 
@@ -107,6 +120,8 @@ class _Fingerprint(msgspec.Struct):
     system_fingerprint: str | None = None
 
 
+decode_answer = msgspec.json.Decoder(Answer).decode
+decode_usage = msgspec.json.Decoder(UsageFields).decode
 decode_event = msgspec.json.Decoder(Event).decode
 _decode_fingerprint = msgspec.json.Decoder(_Fingerprint).decode
 

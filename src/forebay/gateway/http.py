@@ -8,6 +8,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Any, cast
 
 from forebay.gateway import bounds
 from forebay.gateway.answers import JSON, TOO_MANY_CONNECTIONS, ErrorReply, simple_head
@@ -66,19 +67,23 @@ class HttpServer(Intake):
         loop = asyncio.get_running_loop()
         shake_s = bounds.HANDSHAKE_S if self.tls is not None else None
         self._server = await loop.create_server(
-            lambda: ClientConnection(self), host, port, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s
+            self._connection, host, port, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s
         )
         self._timer = loop.call_later(bounds.TICK_S, self._sweep)
-        return int(self._server.sockets[0].getsockname()[1])
+        listening: Any = self._server  # whose sockets are a tuple to asyncio, and a list to uvloop
+        return int(listening.sockets[0].getsockname()[1])
 
     async def start_on(self, listening: socket.socket) -> None:
         """Listen on a socket that is already open: a supervisor's, which outlives this process."""
         loop = asyncio.get_running_loop()
         shake_s = bounds.HANDSHAKE_S if self.tls is not None else None
         self._server = await loop.create_server(
-            lambda: ClientConnection(self), sock=listening, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s
+            self._connection, sock=listening, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s
         )
         self._timer = loop.call_later(bounds.TICK_S, self._sweep)
+
+    def _connection(self) -> asyncio.Protocol:
+        return cast("asyncio.Protocol", ClientConnection(self))
 
     def stop_listening(self) -> None:
         """Accept no more; connections that are open live on."""
@@ -109,8 +114,11 @@ class HttpServer(Intake):
                 connection.sweep(self.tick)
 
 
-class ClientConnection(asyncio.Protocol):
-    """One client: what it sends goes to the reader, what the reader finds is handled, one request at a time."""
+class ClientConnection:
+    """One client: what it sends goes to the reader, what the reader finds is handled, one request at a time.
+
+    An `asyncio.Protocol` in all but its base: a class that is compiled has none in Python.
+    """
 
     __slots__ = (
         "_advancing",
@@ -176,6 +184,9 @@ class ClientConnection(asyncio.Protocol):
             self.release(self.request)
         self.request = None
         self._unread = b""
+
+    def eof_received(self) -> None:
+        """The client says no more: the transport closes."""
 
     def abort(self) -> None:
         """Close without a word: an answer that can't be finished must not look finished."""
@@ -357,7 +368,7 @@ class ClientConnection(asyncio.Protocol):
                 return
         self._feed(data)
         whole = reader.whole
-        if whole is not None or self._refused is not None:
+        if whole is not None or reader.refused is not None:  # `self._refused` is None to a type checker here, and so to C
             if fresh and whole is not None and reader.repeats and not reader.phase and not self._unread:
                 self._seen = server.usual = server.heads.of(data, whole, server.limits)
             self._advance()

@@ -5,8 +5,6 @@ Keys are kept and looked up as digests, so that neither a dump of the process no
 
 import hashlib
 
-import msgspec
-
 from forebay.gateway.answers import ErrorReply, bad_request
 from forebay.spec.types import Spec, Tier
 
@@ -22,13 +20,16 @@ UNAUTHORIZED = ErrorReply(
 )
 
 
-class Caller(msgspec.Struct, frozen=True):
+class Caller:
     """One key: whose it is, and the tier of requests made with it."""
 
-    team: str
-    tier: Tier
-    allowed: dict[str, Tier]
-    """Tiers that ``service_tier`` may choose: those the team may use, of the key's own rank or lower."""
+    __slots__ = ("allowed", "team", "tier")
+
+    def __init__(self, team: str, tier: Tier, allowed: dict[str, Tier]) -> None:
+        """``allowed``: tiers that ``service_tier`` may choose: those the team may use, of the key's own rank or lower."""
+        self.team = team
+        self.tier = tier
+        self.allowed = allowed
 
 
 class Identity:

@@ -7,13 +7,13 @@ while many are slow, most are dropped.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from forebay.domain.roster import Finished
 
 Kept = TypeVar("Kept")
 """What a record is made of."""
-SAMPLE_EVERY = 16
+SAMPLE_EVERY: Final = 16
 """Of the requests that go as they should, one in so many is kept, with the scores of the replicas it could have gone to."""
 WEIGHED_MAX = 64
 """So many of the others are weighed too between two takings: those that waited, or were tried again."""

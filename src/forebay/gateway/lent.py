@@ -119,7 +119,7 @@ class LentCall(Moving, ABC):
             self._paused = True
             super().sweep(now_s)
         elif (silent or now_s - self._sent_s > self._total_s) and not lent.recalled:
-            self._have_back(lambda: self.sweep(self._context.desk.clock.now_s()))
+            self._have_back(lambda: self.sweep(self._context.desk.now_s()))
 
     def moved_from(self, replica: str, why: str) -> None:
         """See `recovery.Recovery.moved_from`."""

@@ -3,10 +3,11 @@
 from typing import Protocol
 
 from forebay.domain.roster import Roster
-from forebay.gateway.answers import ErrorReply, PassedHeads
+from forebay.gateway.answers import ErrorReply
 from forebay.gateway.direct import Direct
 from forebay.gateway.holders import Holders
 from forebay.gateway.http import ClientConnection
+from forebay.gateway.passed import PassedHeads
 from forebay.gateway.request import Request
 from forebay.ports.upstream import Upstream
 

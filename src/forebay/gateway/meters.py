@@ -4,14 +4,16 @@ Labels are pool, tier, team and outcome, all declared in the spec or in an enum 
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final
 
 from forebay.admission.outcomes import Refusal
 from forebay.domain.roster import TierCounts
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
 
-BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+BUCKETS_S: Final[Sequence[float]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
 class Outcome(StrEnum):
@@ -31,7 +33,7 @@ class Outcome(StrEnum):
     """Not an end: it left this pool for another, or for other people's engines, and is counted there."""
 
 
-_COMPLETED = Outcome.COMPLETED  # in a name of its own: a member is looked up by a function call
+_COMPLETED: Final = Outcome.COMPLETED  # in a name of its own: a member is looked up by a function call
 
 
 class Histogram:
@@ -58,7 +60,7 @@ class Histogram:
         return rows
 
 
-ANSWERS_FOR_A_MEAN = 20
+ANSWERS_FOR_A_MEAN: Final = 20
 
 
 class TierMeter:

@@ -64,7 +64,7 @@ class Moving(Recovery):
     def overflowed(self, effect: Refuse) -> bool:
         """It is about to be refused, and admission has let go of it: whether it arrives elsewhere instead."""
         ways = self._home.ways
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         if self._open and effect.why is Refusal.NO_REPLICAS:
             return self._go_abroad(now_s)
         if ways is None or self._open or effect.why not in CONTENDED:
@@ -83,7 +83,7 @@ class Moving(Recovery):
 
     def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True, gone: bool = False) -> None:
         super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid, gone=gone)
-        self._flee(self._context.desk.clock.now_s())
+        self._flee(self._context.desk.now_s())
 
     def _flee(self, now_s: float) -> None:
         """A replica has failed it, and no other is in routing: not even to be refused by."""
@@ -94,7 +94,7 @@ class Moving(Recovery):
         ways = self._home.ways
         if ways is None or ways.peers is None or self._connection.by_peer or self._left or (self._open and self._plan is None):
             return False
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         return ways.peers.would_take(self._home, (self._home.name,), self._estimate, now_s, begun=self._open)
 
     def _to_peer(self, now_s: float, *, stuck: bool) -> bool:
@@ -160,7 +160,7 @@ class Moving(Recovery):
         assert ways.peers is not None
         self._hop = ways.peers.counts.fresh(self.ticket)
         self._orphaned = False
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         # A client that has the beginning of its answer waits anew for more of it.
         patience_s = self._patience_s if self._abroad else self._patience_left_s(now_s)
         waited_s = (now_s - self._arrived_s) / self._context.speed

@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from forebay.gateway.body import LooseAsk, ResponsesAsk
+from forebay.gateway.ask import LooseAsk, ResponsesAsk
 from forebay.gateway.heads import content_type
 from forebay.gateway.request import Request
 

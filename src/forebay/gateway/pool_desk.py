@@ -1,6 +1,6 @@
 """One pool at the desk: its machine, its meters, its outliers, and the requests that are inside; and what they are to the desk."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.estimate import Estimator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from forebay.gateway.overflow import Ways
 
 
-LEARN_ALL = 64
-LEARN_EVERY = 4
+LEARN_ALL: Final = 64
+LEARN_EVERY: Final = 4
 UNKNOWN_CONTEXT_TOKENS = 2**31
 STALL_STEPS = 20
 """A replica whose streams all get nothing for so many of its longest steps has stalled…"""

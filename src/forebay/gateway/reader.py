@@ -187,11 +187,7 @@ class RequestReader:
         parser = self._parser
         if parser is None:
             parser = self._parser = httptools.HttpRequestParser(self)
-        self.target = b""
-        self._fresh = None
-        self._length = 0
-        if self._headers:
-            self._headers = []
+        self._forget_head()
         try:
             parser.feed_data(without_upgrade(head))
         except (httptools.HttpParserUpgrade, httptools.HttpParserError):  # CONNECT is an upgrade
@@ -201,6 +197,14 @@ class RequestReader:
             self._refuse_head(BAD_HTTP)
         else:
             self._judge(self._fresh)
+
+    def _forget_head(self) -> None:
+        """A method of its own: to a type checker, and so to C, what is set None here would be None after the parser's callbacks too."""
+        self.target = b""
+        self._fresh = None
+        self._length = 0
+        if self._headers:
+            self._headers = []
 
     def _refuse_head(self, error: ErrorReply) -> None:
         """Of what asked nothing that could be read, nothing is known: what came before it is no part of it."""
@@ -263,7 +267,7 @@ class RequestReader:
     def _feed_body(self, data: bytes, at: int) -> int:
         chunks = self._chunks
         if chunks is None:
-            part = data[at : at + self._left]
+            part = data if not at and len(data) <= self._left else data[at : at + self._left]  # compiled, a slice of all is a copy
             self._left -= len(part)
             self._take(part)
             if not self._left:

@@ -4,6 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
+from typing import Final
 
 from forebay.admission.outcomes import Refusal, Shortage
 from forebay.domain.shape import Usage
@@ -34,11 +35,11 @@ _HOW = {
 """Of a request that ends; one that moved has not."""
 _CUT_SHORT = frozenset({How.TRUNCATED, How.FAILED})
 """What is told inside a stream, and else by an answer that ends too early."""
-_ENDED_WELL = How.COMPLETED
-_COMPLETED = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
-_SHED = Outcome.SHED
-_TURN = Shortage.TURN.value
-_REFUSED_BY_ENGINE = Outcome.REFUSED_BY_ENGINE
+_ENDED_WELL: Final = How.COMPLETED
+_COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
+_SHED: Final = Outcome.SHED
+_TURN: Final = Shortage.TURN.value
+_REFUSED_BY_ENGINE: Final = Outcome.REFUSED_BY_ENGINE
 
 
 @lru_cache(PLACES_MAX)
@@ -125,7 +126,7 @@ class Recorded(CallState, ABC):
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:
         """It was refused with ``reply``."""
         self._why, self._retry_after_s = reply.message, reply.retry_after_s
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         if not self._wait_counted:
             self._queue_s = now_s - self._arrived_s
         self._recorded(_SHED, None, now_s, why.value)

@@ -7,6 +7,7 @@ can't be continued exactly, the client is told so inside the stream.
 import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
+from typing import Final
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.quotas import OverCap
@@ -24,10 +25,10 @@ RETRIES_MAX = 2
 """Tries after the first, each on a replica not tried before."""
 ENGINE_RETRY_AFTER_S = 5.0
 """World seconds a client is asked to wait after engines failed its request."""
-APART_BYTES_MIN = 64 * 1024
+APART_BYTES_MIN: Final = 64 * 1024
 """A body from this size on isn't copied behind its head to be sent."""
 HOSTS_MAX = 4096
-FOREIGN_REQUEST = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\nuser-agent: forebay\r\n"
+FOREIGN_REQUEST: Final = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\nuser-agent: forebay\r\n"
 """What other people's engines are told in place of the client's own headers, which may say who it is, and more."""
 SHUT = "The gateway is shutting down and the time for its last answers is over. Please ask again."
 
@@ -95,20 +96,20 @@ class Recovery(Ending, ABC):
         self._drop_exchange()
         self._forget_answer()
         desk = self._context.desk
-        desk.abandon(self._pool, self, None, desk.clock.now_s())
+        desk.abandon(self._pool, self, None, desk.now_s())
         self.refused(effect)
 
     def _send(self) -> None:
         url, request, body, pool = self._replica_url, self._request, self._body, self._pool
         apart = len(body) >= APART_BYTES_MIN
-        wire = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (
+        wire = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\ncontent-length: %b\r\n\r\n%b" % (
             pool.base,
             self._target,
             _host(url),
             FOREIGN_REQUEST if pool.foreign else request.facts.forwarded,
             pool.head if not pool.peer else self._hop_lines(),
             self._request_id,
-            len(body),
+            str(len(body)).encode(),
             b"" if apart else body,
         )
         try:
@@ -194,7 +195,7 @@ class Recovery(Ending, ABC):
         self._meter.retries += 1
         self._forget_answer()
         desk = self._context.desk
-        desk.retry(self._pool, self, desk.clock.now_s(), reached=not gone)
+        desk.retry(self._pool, self, desk.now_s(), reached=not gone)
 
     def _broken(self, message: str, *, gone: bool = False) -> None:
         """Something of an answer is out, and its replica goes on no more. ``gone``: see `_try_elsewhere`."""
@@ -243,7 +244,7 @@ class Recovery(Ending, ABC):
         self._meter.continued += 1
         self._continued += 1
         desk = self._context.desk
-        desk.retry(self._pool, self, desk.clock.now_s(), self._go_back_to(kept))
+        desk.retry(self._pool, self, desk.now_s(), self._go_back_to(kept))
         return ""
 
     def _reached(self) -> int | str:

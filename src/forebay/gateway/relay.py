@@ -8,19 +8,20 @@ client's leaving, whichever comes first; each of the three ends it exactly once 
 """
 
 import math
+from typing import Final
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
-from forebay.gateway.answers import passed_answer
 from forebay.gateway.asking import asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.lent import LEND_EVENTS, LentCall
 from forebay.gateway.meters import Outcome, TierMeter
+from forebay.gateway.passed import passed_answer
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import over_limit_reply, refusal_reply
@@ -30,16 +31,16 @@ from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
-DOUBTED_STATUSES = frozenset({400, 413, 422})
+DOUBTED_STATUSES: Final = frozenset({400, 413, 422})
 """Of other people's engines: they say that the request is wrong, which only the engines can know that it was asked of."""
 REPORT_EVENTS = 32
 """Emitted tokens are reported to admission in steps of this many."""
 
 # In names of their own: a member of an enum is looked up by a function call.
-_COMPLETE = End.COMPLETE
-_ABORTED = End.ABORTED
-_COMPLETED = Outcome.COMPLETED
-_NEVER_S = -math.inf
+_COMPLETE: Final = End.COMPLETE
+_ABORTED: Final = End.ABORTED
+_COMPLETED: Final = Outcome.COMPLETED
+_NEVER_S: Final = -math.inf
 
 
 class Call(LentCall):
@@ -85,7 +86,7 @@ class Call(LentCall):
 
     def dispatch(self, effect: Dispatch) -> None:
         """Send it: it holds a permit on this replica."""
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         if not self._wait_counted:
             self._wait_counted = True
             queue_s = self._queue_s = now_s - self._arrived_s
@@ -240,7 +241,7 @@ class Call(LentCall):
         desk = self._context.desk
         self._pool.admission.emitted(self.ticket, stream.events - self._reported)
         if self._open and not self._reported:
-            desk.first_token(self._pool, self, desk.clock.now_s())
+            desk.first_token(self._pool, self, desk.now_s())
             if self._stream is not stream:
                 return  # its place was given up for what that made room for
         self._reported = stream.events
@@ -283,7 +284,7 @@ class Call(LentCall):
 
     def _open_stream(self, piece: bytes) -> None:
         """First content: from here on this replica's answer is the answer."""
-        now_s = self._context.desk.clock.now_s()
+        now_s = self._context.desk.now_s()
         if not self._paused:
             self._first_s = now_s
         self._begun_s = now_s
@@ -375,7 +376,7 @@ class Call(LentCall):
         """The client has all of its answer."""
         if self._replica in self._pool.outliers.suspects:
             desk = self._context.desk
-            desk.served(self._pool, self._replica, desk.clock.now_s())
+            desk.served(self._pool, self._replica, desk.now_s())
         self._end(outcome, usage)
         self._connection.finish(self._keep_alive)
 

@@ -6,31 +6,45 @@ is a list of what is allowed, and a path is compared as it was sent, byte for by
 
 import re
 from collections.abc import Callable
-
-import msgspec
+from typing import Final
 
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.body import Ask, decode, decode_loose, decode_responses
+from forebay.gateway.ask import Ask
+from forebay.gateway.body import decode, decode_loose, decode_responses
 
 
-class Route(msgspec.Struct, frozen=True):
+class Route:
     """One path that is asked with POST."""
 
-    decode: Callable[[bytes], Ask | ErrorReply]
-    plain: bool = False
-    """None of what follows but ``generates``: the way that nearly all requests take."""
-    generates: bool = False
-    """Tokens are made: the answer's length is estimated, and bounded by the client."""
-    typed: bool = False
-    """Its streams' events name their type, and its usage is in input and output tokens."""
-    stateful: bool = False
-    """Engines keep the answer, and may be asked for it again."""
-    multipart: bool = False
-    """The body is a form; its size says nothing of tokens."""
-    binary: bool = False
-    """The answer is passed on from its first byte, whatever it is."""
-    light: bool = False
-    """No work for a GPU: any replica answers at once, without a permit."""
+    __slots__ = ("binary", "decode", "generates", "light", "multipart", "plain", "stateful", "typed")
+
+    def __init__(
+        self,
+        decode: Callable[[bytes], Ask | ErrorReply],
+        *,
+        plain: bool = False,
+        generates: bool = False,
+        typed: bool = False,
+        stateful: bool = False,
+        multipart: bool = False,
+        binary: bool = False,
+        light: bool = False,
+    ) -> None:
+        self.decode = decode
+        self.plain = plain
+        """None of what follows but ``generates``: the way that nearly all requests take."""
+        self.generates = generates
+        """Tokens are made: the answer's length is estimated, and bounded by the client."""
+        self.typed = typed
+        """Its streams' events name their type, and its usage is in input and output tokens."""
+        self.stateful = stateful
+        """Engines keep the answer, and may be asked for it again."""
+        self.multipart = multipart
+        """The body is a form; its size says nothing of tokens."""
+        self.binary = binary
+        """The answer is passed on from its first byte, whatever it is."""
+        self.light = light
+        """No work for a GPU: any replica answers at once, without a permit."""
 
 
 _CHAT = Route(decode, plain=True, generates=True)
@@ -38,7 +52,7 @@ _POOLED = Route(decode_loose, plain=True)
 _FORM = Route(decode_loose, generates=True, typed=True, multipart=True)
 _LIGHT = Route(decode_loose, light=True)
 
-POSTS: dict[bytes, Route] = {
+POSTS: Final[dict[bytes, Route]] = {
     b"/v1/chat/completions": _CHAT,
     b"/v1/completions": _CHAT,
     b"/v1/embeddings": Route(decode, plain=True),

@@ -8,13 +8,15 @@ import socket
 import ssl
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 
 from forebay.admission.prefixes import Prefix, prefix_of
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
 from forebay.gateway import hops, long_context, overflow, reloading, shutting
-from forebay.gateway.answers import ErrorReply, PassedHeads
-from forebay.gateway.body import Ask, previous_of
+from forebay.gateway.answers import ErrorReply
+from forebay.gateway.ask import Ask
+from forebay.gateway.body import output_tokens_max, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk
@@ -31,6 +33,7 @@ from forebay.gateway.light import Light
 from forebay.gateway.metering import Metering
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.pages import Pages
+from forebay.gateway.passed import PassedHeads
 from forebay.gateway.peek import form_peek, peek_for
 from forebay.gateway.peering import Peering
 from forebay.gateway.pool_desk import PoolDesk
@@ -51,10 +54,10 @@ from forebay.ports.upstream import Upstream
 from forebay.spec.types import Spec, Tier
 
 SWEEP_REAL_S = 1.0
-FORM_BYTES = 4096
+FORM_BYTES: Final = 4096
 """What a form is taken for where tokens are estimated from bytes: those of sound and pictures say nothing."""
-READS = frozenset({b"GET", b"HEAD"})
-_QUERY = b"?"[0]
+READS: Final = frozenset({b"GET", b"HEAD"})
+_QUERY: Final = b"?"[0]
 
 
 class Gateway(Duties):
@@ -97,10 +100,8 @@ class Gateway(Duties):
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
         self._requests = 0
-        self._sink = sink
-        self._identity = Identity(spec)
-        self._roster = Roster(0, 0, 0.0, ())
-        self._urls: frozenset[str] = frozenset()
+        self._sink, self._identity = sink, Identity(spec)
+        self._roster, self._urls = Roster(0, 0, 0.0, ()), frozenset()
         self._sweeper: TimerHandle | None = None
         self._prober = Prober(upstream)
         self._truncations, self._truncation = 0, ("", "")
@@ -293,13 +294,13 @@ class Gateway(Duties):
             return
         body = request.body
         ask = route.decode(body if peek is None else peek.fields())
-        if isinstance(ask, ErrorReply):
+        if type(ask) is ErrorReply:  # `isinstance` is slow for Structs
             self._refuse(connection, ask, request_id)
             return
         pool = self._models.get(ask.model) or self._models.get(self._catalogue.only if not ask.model else "")
         tier = caller.tier if ask.service_tier is None else self._identity.tier(caller, ask.service_tier)
-        if pool is None or isinstance(tier, ErrorReply):
-            self._refuse(connection, no_model(ask.model) if pool is None or not isinstance(tier, ErrorReply) else tier, request_id)
+        if pool is None or type(tier) is ErrorReply:
+            self._refuse(connection, tier if type(tier) is ErrorReply else no_model(ask.model), request_id)
             return
         if ask.service_tier is not None or ask.model != pool.model:
             fitting = self._catalogue.for_engines(ask, body, pool.model, peek)
@@ -308,13 +309,13 @@ class Gateway(Duties):
                 return
             body = fitting
         if route.plain and peek is None and pool.long is None:
-            output_max = ask.output_tokens_max if route.generates else 1
-            sized = pool.sizing.look(body) if route.generates else None
-            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
-            call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
+            output_max = output_tokens_max(ask) if route.generates else 1
+            sized, team = pool.sizing.look(body) if route.generates else None, caller.team
+            shape = self.desk.estimator.shape(team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
+            call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
             call.sized = sized
             prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
-            call.start(tier, shape, self.clock.now_s(), facts.patience_s, prefix)
+            call.start(tier, shape, self.desk.now_s(), facts.patience_s, prefix)
         elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
@@ -335,7 +336,7 @@ class Gateway(Duties):
         request_id: bytes,
         peek: Peek | None,
     ) -> None:
-        output_max = ask.output_tokens_max if route.generates else 1
+        output_max = output_tokens_max(ask) if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         sized = pool.sizing.look(body) if route.generates and peek is None else None
         shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens, sized)
@@ -343,8 +344,8 @@ class Gateway(Duties):
         if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
             asked = long_context.Asked(team, size, output_max, ask.n or 1, sized)
             pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size))
-        kind = call_for(route, request)
-        call = connection.reply = kind(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
+        call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
+        connection.reply = call
         call.sized, call.way = sized, way
         prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken else None
         call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)

@@ -1,10 +1,12 @@
 """How good the estimates are: estimated ÷ actual tokens of finished requests, by model."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
 
 from forebay.domain.shape import Shape, Usage
 
-BUCKETS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
+BUCKETS: Final[Sequence[float]] = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 PARTS = ("prompt", "output")
 
 
@@ -19,12 +21,14 @@ class ShapeErrors:
 
     def observe(self, estimate: Shape, usage: Usage) -> None:
         """A request ended that took ``usage``."""
-        pairs = ((estimate.prompt_tokens, usage.prompt_tokens), (estimate.output_tokens, usage.output_tokens))
-        for part, (estimated, actual) in enumerate(pairs):
-            if actual > 0:
-                ratio = estimated / actual
-                self.counts[part][bisect_left(BUCKETS, ratio)] += 1
-                self.sums[part] += ratio
+        self._observe(0, estimate.prompt_tokens, usage.prompt_tokens)
+        self._observe(1, estimate.output_tokens, usage.output_tokens)
+
+    def _observe(self, part: int, estimated: int, actual: int) -> None:
+        if actual > 0:
+            ratio = estimated / actual
+            self.counts[part][bisect_left(BUCKETS, ratio)] += 1
+            self.sums[part] += ratio
 
 
 def rows(errors: list[ShapeErrors]) -> list[tuple[str, list[tuple[str, float]], float]]:

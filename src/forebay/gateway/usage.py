@@ -7,6 +7,7 @@ very same one. What earlier starts left goes before (`Past`).
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from forebay.domain.shape import Usage
 from forebay.domain.usage import (
@@ -33,7 +34,15 @@ BATCH_ROWS_MAX = 8_192
 """Of one batch: it travels as one line, and its rows take a few hundred bytes each."""
 SEALED_MAX = 64
 """Batches that wait for a ledger: half a million rows. What comes beyond that is counted as lost, and said."""
-_MS = 1000.0
+_MS: Final = 1000.0
+# In names of their own, that a compiled module need not look up.
+_PROMPT: Final = PROMPT
+_CACHED: Final = CACHED
+_OUTPUT: Final = OUTPUT
+_COUNTED: Final = COUNTED
+_QUEUE_MS: Final = QUEUE_MS
+_COUNTS: Final = COUNTS
+_BITS: Final = NUMBER_BITS
 
 
 class UsageBook:
@@ -69,22 +78,22 @@ class UsageBook:
         exact = True
         if usage is not None:
             prompt, cached, output, exact = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens, usage.exact
-            if (prompt | cached | output) >> NUMBER_BITS or cached > prompt:  # one is too large, or negative
+            if (prompt | cached | output) >> _BITS or cached > prompt:  # one is too large, or negative
                 prompt, output = _cut(prompt), _cut(output)
                 cached = min(_cut(cached), prompt)
-            cell[PROMPT] += prompt
-            cell[OUTPUT] += output
+            cell[_PROMPT] += prompt
+            cell[_OUTPUT] += output
             if cached:
-                cell[CACHED] += cached
+                cell[_CACHED] += cached
             if not exact:
-                cell[COUNTED] += prompt + output
+                cell[_COUNTED] += prompt + output
         queue_ms = 0
         if queue_s:
             queue_ms = _cut(int(queue_s * _MS + 0.5))
-            cell[QUEUE_MS] += queue_ms
+            cell[_QUEUE_MS] += queue_ms
         cell[how] += 1
         self._number = number = self._number + 1
-        self._append(number, cell[COUNTS], int(unix_s), how, exact, prompt, cached, output, queue_ms)
+        self._append(number, cell[_COUNTS], int(unix_s), how, exact, prompt, cached, output, queue_ms)
 
     @property
     def unreported_requests(self) -> int:

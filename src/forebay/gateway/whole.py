@@ -3,30 +3,17 @@
 Bodies beyond a bound (embeddings of many inputs) flow through from there on and can't be retried any more.
 """
 
-import msgspec
+from typing import Final
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
-from forebay.gateway.events import UNREADABLE, UsageFields
+from forebay.gateway.events import UNREADABLE, decode_answer, decode_usage
 from forebay.ports.upstream import ResponseHead
 
-HELD_BYTES_MAX = 1024 * 1024
-TAIL_BYTES = 4096
+HELD_BYTES_MAX: Final = 1024 * 1024
+TAIL_BYTES: Final = 4096
 """Of a long body only the end is looked at: usage stands there."""
-PARSED_BYTES_MAX = 64 * 1024
-
-
-class _Choice(msgspec.Struct, gc=False):
-    finish_reason: str | None = None
-
-
-class _Answer(msgspec.Struct, gc=False):
-    usage: UsageFields | None = None
-    choices: list[_Choice] = []
-
-
-_decode = msgspec.json.Decoder(_Answer).decode
-_decode_usage = msgspec.json.Decoder(UsageFields).decode
+PARSED_BYTES_MAX: Final = 64 * 1024
 
 
 class WholeBody:
@@ -66,7 +53,7 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
     if len(body) > PARSED_BYTES_MAX:
         return usage_in_tail(body[-TAIL_BYTES:]), b'"abort"' in body and b'"finish_reason":"abort"' in body.replace(b'": "', b'":"')
     try:
-        answer = _decode(body)
+        answer = decode_answer(body)
     except UNREADABLE:
         return None, False
     aborted = False
@@ -94,7 +81,7 @@ def usage_in_tail(tail: bytes) -> Usage | None:
         depth += (byte == 0x7B) - (byte == 0x7D)
         if depth == 0:
             try:
-                return _decode_usage(tail[start : position + 1]).usage()
+                return decode_usage(tail[start : position + 1]).usage()
             except UNREADABLE:
                 return None
     return None

@@ -36,10 +36,11 @@ _ROOMS = {
         "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits",
     ),
     "gateway": (
-        "call", "desk", "duties", "ending", "large", "leaving", "lent", "meters", "moving", "pool_desk", "recorded", "recovery",
-        "relay", "repeats", "request", "service", "surface", "usage",
+        "body", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "identity", "large", "leaving", "lent",
+        "meters", "moving", "passed", "pool_desk", "reader", "recorded", "recovery", "relay", "repeats", "request", "retries",
+        "routes", "service", "shape_errors", "sizing", "surface", "usage", "whole",
     ),
-    "adapters.upstream": ("client", "exchange", "heads"),
+    "adapters.upstream": ("client", "connection", "exchange", "heads"),
 }
 # fmt: on
 MODULES = tuple(f"forebay.{room}.{name}" for room, names in _ROOMS.items() for name in names)

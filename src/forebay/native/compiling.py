@@ -21,6 +21,11 @@ HERE = Path(__file__).resolve().parent
 COMPILE_S_MAX = 1800.0
 JOBS = 2
 OPTIMISED = "2"
+COMPILER_WORDS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt"]
+"""What is called from one module to the next is called straight: a table in between is one more line of memory for each, and between two
+requests the caches are cold…"""
+LINKER_WORDS = ["-Wl,-Bsymbolic", "-Wl,-z,now"]
+"""…a fifth of these modules' time. (As GNU's and LLVM's know them on Linux.)"""
 _NEEDED = ("mypyc", "setuptools", "msgspec")
 _COMPILED: dict[str, Any] = runpy.run_path(str(HERE / "compiled.py"))
 _BUILD: dict[str, Any] = runpy.run_path(str(HERE / "build.py"))
@@ -93,6 +98,10 @@ def _compile(made: Path, scratch: Path) -> None:
         multi_file=True,
         group_name=_COMPILED["GROUP"],
     )
+    for extension in extensions:
+        if sys.platform == "linux":
+            extension.extra_compile_args = [*extension.extra_compile_args, *COMPILER_WORDS]
+            extension.extra_link_args = [*extension.extra_link_args, *LINKER_WORDS]
     words = ["-q", "build_ext", f"-j{JOBS}", "--build-lib", str(scratch / "lib"), "--build-temp", str(scratch / "o")]
     setup(name="forebay-compiled", packages=[], ext_modules=extensions, script_args=words)
     made.mkdir()

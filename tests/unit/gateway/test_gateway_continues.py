@@ -6,9 +6,9 @@ import json
 import pytest
 from emulated_fleet import CHAT, COMPLETIONS, PROFILE, body, completion, errors, fleet, text, without_time
 
+from forebay.gateway import retries
 from forebay.gateway.body import decode
 from forebay.gateway.continuing import plan
-from forebay.gateway.retries import RetryBudget
 from forebay.spec.types import EngineKind
 
 USAGE = {"stream_options": {"include_usage": True}}
@@ -237,7 +237,8 @@ def _without_end(engine):
 
 
 def test_the_budget_of_second_tries_bounds_continuations_too(monkeypatch):
-    monkeypatch.setattr(RetryBudget, "take", lambda _: False)
+    monkeypatch.setattr(retries, "RETRY_BURST", 0)
+    monkeypatch.setattr(retries, "RETRY_SHARE", 0.0)
     seen = _both(body(), CHAT)
     assert "too much has been tried again" in errors(seen["cut"])[0]["message"]
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from forebay.domain.roster import Roster, RosterPool, RosterReplica
 from forebay.gateway import bounds
-from forebay.gateway.body import LooseAsk, ResponsesAsk, decode_loose
+from forebay.gateway.ask import LooseAsk, ResponsesAsk
+from forebay.gateway.body import decode_loose
 from forebay.gateway.peek import FormPeek, JsonPeek, peek_for
 from forebay.spec.types import Limits
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.gateway import sizing as sizing_module
+from forebay.gateway import counting as counting_module
+from forebay.gateway.counting import EXACT_CHARS_MAX
 from forebay.gateway.media import CODED_BYTES_PER_S, UNKNOWN_AUDIO_S, WAV_BYTES_PER_S, media_of
-from forebay.gateway.sizing import EXACT_CHARS_MAX, Sizing
+from forebay.gateway.sizing import Sizing
 from forebay.spec.types import EngineKind, Estimate, Model, Pool, Spec, Tier
 
 PIXELS = base64.b64encode(b"\x89PNG" + bytes(range(256)) * 400).decode()
@@ -127,11 +128,11 @@ IDS = list(range(30_000))
 def test_many_token_ids_are_counted_without_being_decoded(prompt, spaces, monkeypatch):
     """4 million of them held the loop for 0.6 s."""
     decoded = []
-    monkeypatch.setattr(sizing_module, "_decode_prompt", lambda raw: decoded.append(len(raw)))
+    monkeypatch.setattr(counting_module, "_decode_prompt", lambda raw: decoded.append(len(raw)))
     for value in ({"prompt": prompt}, {"prompt": prompt, "model": "m", "stop": ["]"]}, {"model": "prompt", "prompt": prompt}):
         body = json.dumps(value).encode() if spaces else msgspec.json.encode(value)
         assert sizing().look(body).counted_tokens == 30_000
-    assert max(decoded) <= sizing_module.LIST_BYTES_MAX
+    assert max(decoded) <= counting_module.LIST_BYTES_MAX
 
 
 def test_what_is_not_ids_alone_is_counted_as_text_or_estimated_by_its_bytes():

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.gateway import body as body_module
-from forebay.gateway.body import RUN_BYTES, THIN_BYTES_MIN, Ask, decode, thinned
+from forebay.gateway.ask import Ask
+from forebay.gateway.body import RUN_BYTES, THIN_BYTES_MIN, decode, thinned
 
 plainly = msgspec.json.Decoder(Ask, strict=False).decode
 PROMPT = "word " * (2 * THIN_BYTES_MIN // 5)

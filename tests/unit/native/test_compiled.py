@@ -39,7 +39,7 @@ def test_what_was_compiled_of_these_sources_is_found(made, tmp_path, wanted):
     assert said == "C"
     spec = finder.find_spec("forebay.admission.machine", None)
     assert spec.origin == str(made / f"forebay.admission.machine{compiled.SUFFIX}")
-    assert finder.find_spec("forebay.gateway.http", None) is None
+    assert finder.find_spec("forebay.gateway.pages", None) is None
 
 
 def test_python_is_used_where_it_is_wanted(made, tmp_path):
@@ -59,9 +59,9 @@ def test_after_a_change_of_one_module_none_is_used(made, tmp_path, module):
 
 
 def test_after_a_change_of_what_they_import_none_is_used(made, tmp_path):
-    imported = compiled.source_of("forebay.gateway.whole", tmp_path)
+    imported = compiled.source_of("forebay.gateway.events", tmp_path)
     imported.write_bytes(SOURCE)
-    say(made, list(compiled.MODULES), compiled.digests([*compiled.MODULES, "forebay.gateway.whole"], tmp_path))
+    say(made, list(compiled.MODULES), compiled.digests([*compiled.MODULES, "forebay.gateway.events"], tmp_path))
     assert compiled.chosen(made, tmp_path)[1] == "C"
     imported.write_bytes(b"NAME = 1.0\n")
     assert compiled.chosen(made, tmp_path)[0] is None
@@ -80,8 +80,8 @@ def test_all_that_is_compiled_and_what_it_imports_is_watched():
     watched = compiling.manifest()
     assert watched["modules"] == list(compiled.MODULES)
     assert set(compiled.MODULES) < set(watched["sources"])
-    assert {"forebay.gateway.whole", "forebay.gateway.hops", "forebay.domain.shape", "forebay.native"} & set(watched["sources"]) == {
-        "forebay.gateway.whole",
+    assert {"forebay.gateway.events", "forebay.gateway.hops", "forebay.domain.shape", "forebay.native"} & set(watched["sources"]) == {
+        "forebay.gateway.events",
         "forebay.gateway.hops",
         "forebay.domain.shape",
     }

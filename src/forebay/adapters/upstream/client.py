@@ -6,6 +6,7 @@ just as a request is written to it; where it does, the exchange ends STALE and t
 
 import asyncio
 import ssl
+from typing import cast
 from urllib.parse import urlsplit
 
 from forebay.adapters.upstream.connection import EngineConnection
@@ -168,11 +169,11 @@ class HttpUpstream:
 
     async def _connect(self, exchange: HttpExchange) -> None:
         origin = exchange.origin
+        connection = EngineConnection(origin)
+        protocol = cast("asyncio.Protocol", connection)
         try:
             async with asyncio.timeout(self._connect_s):
-                _, connection = await self.loop.create_connection(
-                    lambda: EngineConnection(origin), origin.host, origin.port, ssl=origin.tls
-                )
+                await self.loop.create_connection(lambda: protocol, origin.host, origin.port, ssl=origin.tls)
         except TimeoutError:
             exchange.finish(End.CONNECT_FAILED, f"no connection within {self._connect_s:g} s")
             return

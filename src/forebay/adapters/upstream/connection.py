@@ -7,19 +7,19 @@ its whole body, and reads that are whole chunks. Where something else follows su
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import httptools
 
 from forebay.adapters.upstream.exchange import HttpExchange
 from forebay.domain.chunks import CHUNK_SIZES, FRAMES, FRAMES_END
-from forebay.native import Reads, framed
+from forebay.native import framed
 from forebay.ports.upstream import End, ResponseHead, ResponseSink, Taker
 
 if TYPE_CHECKING:
     from forebay.adapters.upstream.client import Origin
 
-_COMPLETE = End.COMPLETE  # in a name of its own: a member of an enum is looked up by a function call
+_COMPLETE: Final = End.COMPLETE  # in a name of its own: a member of an enum is looked up by a function call
 
 HEAD_BYTES_MAX = 64 * 1024
 """An engine whose response head is longer is answering something else than HTTP."""
@@ -32,8 +32,8 @@ def _to_nobody(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
     del wire, body, whole, last
 
 
-class EngineConnection(Reads, asyncio.Protocol):
-    """Also the parser's listener: the ``on_…`` methods are llhttp's callbacks."""
+class EngineConnection:
+    """Also the parser's listener: the ``on_…`` methods are llhttp's callbacks. An `asyncio.Protocol` in all but its base (compiled)."""
 
     __slots__ = (
         "_between_chunks",
@@ -50,6 +50,7 @@ class EngineConnection(Reads, asyncio.Protocol):
         "_parts",
         "_phase",
         "_raw_head",
+        "_taker",
         "_whole",
         "exchange",
         "idle_since_s",
@@ -62,8 +63,8 @@ class EngineConnection(Reads, asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, origin: "Origin") -> None:
-        super().__init__()
         self.origin = origin
+        self._taker: Taker | None = None
         self.exchange: HttpExchange | None = None
         self.idle_since_s = 0.0
         self.used = 0
@@ -110,6 +111,9 @@ class EngineConnection(Reads, asyncio.Protocol):
         if exchange.more is not None:
             exchange.more.wanted()
 
+    def eof_received(self) -> None:
+        """The engine says no more: the transport closes."""
+
     def pause_writing(self) -> None:
         """The engine takes a body more slowly than it comes."""
         if self.exchange is not None and self.exchange.more is not None:
@@ -148,7 +152,13 @@ class EngineConnection(Reads, asyncio.Protocol):
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
-    def received(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
+        """A read: for the taker, else for `_received`."""
+        taker = self._taker
+        if taker is None or not taker(data):
+            self._received(data)
+
+    def _received(self, data: bytes) -> None:
         """Hand on what came, and what it decodes to, unless it was taken: whole chunks may be, without looking into them here."""
         if self._whole:
             size = len(data)

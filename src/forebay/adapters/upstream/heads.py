@@ -4,13 +4,15 @@ So what the parser made of a head is kept per engine under the head's own bytes,
 heads that say plainly where the body ends are kept, and only those after which the connection goes on.
 """
 
+from typing import Final
+
 from forebay.ports.upstream import ResponseHead
 
 KNOWN_MAX = 64
 """Heads remembered of one engine; all are forgotten at once then, since most are of seconds that have passed."""
 KNOWN_BYTES_MAX = 4096
 LENGTH_DIGITS_MAX = 12
-LENGTHS_MAX = 256
+LENGTHS_MAX: Final = 256
 """Remembered of the head with a length that came last: an engine's answers are often as long as some before them."""
 _LENGTH = b"\r\ncontent-length: "
 

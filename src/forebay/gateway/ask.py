@@ -1,0 +1,41 @@
+"""The few fields of a request body that the gateway reads, with their types; `body` decodes them."""
+
+from typing import final
+
+import msgspec
+
+
+class StreamOptions(msgspec.Struct, frozen=True, gc=False):
+    """OpenAI's ``include_usage``, and vLLM's ``continuous_usage_stats``."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class Ask(msgspec.Struct, frozen=True, gc=False):
+    """What is read of a body; all else is skipped, and passed on."""
+
+    model: str
+    stream: bool | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    service_tier: str | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    stop: str | list[str] | None = None
+    include_stop_str_in_output: bool | None = None
+
+
+class LooseAsk(Ask, frozen=True, gc=False):
+    """Of endpoints where ``model`` may be left out: engines serve one."""
+
+    model: str = ""
+
+
+@final
+class ResponsesAsk(Ask, frozen=True, gc=False):
+    """``/v1/responses`` calls the bound otherwise, and may go on from an answer that an engine keeps."""
+
+    max_output_tokens: int | None = None
+    previous_response_id: str | None = None
