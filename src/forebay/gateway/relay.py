@@ -100,7 +100,7 @@ class Call(LentCall):
         if leaving.until_sample <= 0 or ((self._waited_for or self._retries) and leaving.weighed_left > 0):
             self._weigh(leaving)
         if self._home.ways is not None and self._pool is self._home:
-            self._home.ways.waited(now_s - self._arrived_s, now_s)
+            self._home.ways.waited(self._tier, now_s - self._arrived_s, now_s)
         self._replica = effect.replica_id
         self._replica_url = effect.url
         if self._ask.stream:
