@@ -146,7 +146,7 @@ async def soak(kept):
                 engine.seen.clear()
             sink.events.clear()
             held.append(blocks())
-    outcomes = {outcome: 0 for outcome in Outcome}
+    outcomes = dict.fromkeys(Outcome, 0)
     for meter in gateway.desk.pools["chat"].meters.values():
         for outcome, count in meter.outcomes.items():
             outcomes[outcome] += count
