@@ -90,6 +90,9 @@ class FirstLook:
             served = _served(body)
             for kind, words in _differences(pool, replica, served) if served else ():
                 self._tell(kind, pool, words)
+            for adapter in _lacking(pool, served) if served else ():
+                desk = system.gateway.desk
+                desk.pools[pool.name].lacking.add(adapter, replica.id, system.clock.now_s())
         return status < 500
 
     def _tell(self, kind: str, pool: Pool, words: str) -> None:
@@ -114,6 +117,9 @@ def _differences(pool: Pool, replica: RosterReplica, served: list[str]) -> Itera
             f"{replica.id} at {replica.url} serves {names}, and not {pool.model}: call the model so, or start it with "
             f"--served-model-name {pool.model}",
         )
-    lacking = [name for name in pool.adapters if name not in served]
-    if lacking:
+    if lacking := _lacking(pool, served):
         yield "adapters_lacking", f"{replica.id} at {replica.url} has not the adapters {', '.join(lacking)} of pool {pool.name}"
+
+
+def _lacking(pool: Pool, served: list[str]) -> list[str]:
+    return [name for name in pool.adapters if name not in served]

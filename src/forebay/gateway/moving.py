@@ -128,6 +128,8 @@ class Moving(Recovery):
             return True
         if not self.moves or not (last or presses(self._tier, now_s - self._arrived_s)):
             return False
+        if self._ask.model in self._home.adapters:  # which nobody else has
+            return False
         way = ways.out(self._team, self._tier, self._estimate, (*self._left, self._pool.name), now_s)
         body = rewritten(self._request.body, way.pool.model, self._has_our_tier()) if way is not None else None
         if way is None or body is None or isinstance(body, ErrorReply):
@@ -182,10 +184,12 @@ class Moving(Recovery):
             return False
         if self._tried and ((self._stuck and self._home.routed) or not self._context.retries.take()):
             return False
-        if self._pool.peer and self._ask.model == self._home.model and not self._has_our_tier():
+        named = self._ask.model
+        model = named if named in self._home.adapters else self._home.model
+        if self._pool.peer and named == model and not self._has_our_tier():
             self._arrive_at(self._home, self._request.body, b"", now_s)
             return True
-        body = rewritten(self._request.body, self._home.model, self._has_our_tier())
+        body = rewritten(self._request.body, model, self._has_our_tier())
         if isinstance(body, ErrorReply):
             return False
         self._arrive_at(self._home, body, b"", now_s)

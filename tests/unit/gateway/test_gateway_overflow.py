@@ -253,3 +253,19 @@ def test_the_metrics_page_tells_which_ways_are_open_how_many_went_and_what_it_co
         assert float(after['forebay_spill_used_usd{pool="big",to="far"}']) == pytest.approx(15e-6)
 
     play(test, hangs, answers, answers, spill=FAR)
+
+
+def test_a_request_for_an_adapter_is_answered_by_no_other_model():
+    """It was answered by the small model, or after a failure there at home by the big one, which is not what was asked for."""
+
+    async def test(world):
+        await world.begin("sk-neither-key")
+        second = await world.begin("sk-both-key", {**CHAT, "model": "big-lora"})
+        await world.sleep(20.0)
+        assert not second.done()
+        assert not world.engines[1].seen
+        assert not world.engines[2].seen
+        await world.sleep(12.0)
+        assert second.result().status == 429
+
+    play(test, hangs, answers, answers, spill=FAR)
