@@ -76,6 +76,11 @@ def test_an_emulated_engine_gets_its_profile_speed_and_extra_options():
     assert words[13:] == ["--cold", "--report-stages", "--seed", "7"]
 
 
+def test_an_emulated_engine_serves_its_pools_adapters():
+    pool = Pool("chat", "m-8b", EngineKind("emulated", ("--seed", "7")), PROFILE, adapters=("legal", "sql"))
+    assert engine_command(pool, LIFE, 21000, 1.0)[-5:] == ["--lora-modules", "legal", "sql", "--seed", "7"]
+
+
 def test_the_shim_is_marked_and_isolated():
     words = shim_command("/logs", "chat-1", 0.5, ["serve"])
     assert words[:3] == [sys.executable, "-I", "-S"]

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from forebay.admission.candidates import Candidate, candidates
+from forebay.admission.fairness import Account
 from forebay.admission.looks import Position, TeamLoad
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import Waiting
 from forebay.admission.waits import position
 from forebay.domain.roster import LaneLoad, ReplicaLoad
+from forebay.domain.shape import Shape
 from forebay.spec.types import Tier
 
 
@@ -47,6 +49,16 @@ class Books:
     def runs(self, ticket: int) -> bool:
         """Whether it holds a permit."""
         return (entry := self._tickets.get(ticket)) is not None and entry.replica is not None
+
+    def starts(self, tier: str, shape: Shape, now_s: float) -> bool:
+        """Whether a request of this tier and shape would be started at once if it came now; for who may send it elsewhere.
+
+        A preemptible one that would be is sometimes made to wait for a better moment all the same.
+        """
+        lane, waiting = self._lane_of.get(tier), self._waiting
+        if lane is None or waiting.ahead(lane) or (lane.preemptible and waiting.held):
+            return False
+        return self._pump.has_room(Ticket(0, lane, Account("", 1.0), shape, now_s), now_s)
 
     def position(self, ticket: int, now_s: float) -> Position | None:
         """Where a request stands and when it will start; None: it has ended, or never came."""

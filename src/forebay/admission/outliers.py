@@ -5,7 +5,8 @@ wedged, with ``/health`` at 200 all along. What is seen is how requests end. So 
 between them, eject a replica; one that stalls is ejected at once. After its time it is probed with a small request, and
 comes back with a good answer. However bad all of them look, only a share of a pool is ever out: where everything fails,
 the fault is elsewhere, and a router that routes nowhere helps nobody. But where nobody listens any more there is nothing to route to:
-such a replica is out at once, be it the last, so that requests wait for it to come back, or for another, and aren't spent on it.
+such a replica is out at once, be it the last, so that requests wait for it to come back, or for another, and aren't spent on it; and it is
+looked for every few seconds, however long it takes: that costs nobody anything, and a start takes minutes.
 
 A machine: calls in, effects out, no I/O; one owner.
 """
@@ -144,6 +145,8 @@ class Outliers:
         if well:
             record.readmitted_s = now_s
             self._readmit(replica, record, effects)
+        elif record.gone:
+            record.out_until_s = now_s + EJECT_S
         else:
             record.ejected += 1
             record.out_until_s = now_s + _time_out_s(record.ejected)

@@ -89,6 +89,13 @@ class Pump:
             entry.tried_seq = self._change
         return replica
 
+    def has_room(self, entry: Ticket, now_s: float) -> bool:
+        """Whether it would fit somewhere, or could take the place of preemptible ones; nothing is started."""
+        for replica in self.replicas.listed:
+            if replica.fits(entry):
+                return True
+        return not entry.lane.preemptible and victims_for(entry, self.replicas, now_s, self._resumable) is not None
+
     def start(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
         """Give it its permit, whether it waited or not."""
         waiting = self.waiting

@@ -16,6 +16,7 @@ from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
 from forebay.app.certificates import Certificate
 from forebay.app.files import check_ready_file, save_spec, saved_spec, state_folder, write_value
+from forebay.app.first_look import FirstLook
 from forebay.app.gateway_names import gateway_name, ready_marker
 from forebay.app.gateway_wiring import GatewaySystem
 from forebay.app.own_ledger import OwnLedger
@@ -142,6 +143,8 @@ async def _standalone(
     stop = process.stop_event()
     system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, state, _context(certificate), _say)
     system.gateway.apply(static_roster(spec))
+    first_look = FirstLook(system)
+    await first_look.begin()
     await system.gateway.start_on(opened)
     process.settle()
     ledger = OwnLedger(system, state)
@@ -155,6 +158,7 @@ async def _standalone(
     await stop.wait()
     watching.cancel()
     reloading.cancel()
+    await first_look.close()
     await system.gateway.drain()
     accounting.cancel()
     await asyncio.gather(accounting, watching, reloading, return_exceptions=True)

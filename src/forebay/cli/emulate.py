@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from forebay.emulator.behaviour import Behaviour
+from forebay.emulator.behaviour import Behaviour, adapter_names
 from forebay.emulator.process import DEFAULT_PROFILE, Options, run
 
 
@@ -27,6 +27,7 @@ def command(
     shutdown_timeout: Annotated[float, typer.Option(help="World seconds that SIGTERM lets requests run on.", min=0)] = 0.0,
     max_model_len: Annotated[int | None, typer.Option(help="Context limit in tokens. Default: the profile's.", min=2)] = None,
     max_num_queued_reqs: Annotated[int | None, typer.Option(help="Refuse requests beyond this many running and waiting.", min=0)] = None,
+    lora_modules: Annotated[list[str] | None, typer.Option(help="An adapter that is served beside the model; may be repeated.")] = None,
     start_jitter: Annotated[float, typer.Option(help="Fraction by which each stage's time varies.", min=0, max=0.99)] = 0.0,
     output_tokens: Annotated[
         float, typer.Option(help="Median length of answers without max_tokens.", min=1)
@@ -37,7 +38,12 @@ def command(
 
     Prints one URL per engine. Faults are switched on and off with POST /emulator/fault.
     """
-    behaviour = Behaviour(max_queued_requests=max_num_queued_reqs, start_jitter=start_jitter, output_tokens_median=output_tokens)
+    behaviour = Behaviour(
+        max_queued_requests=max_num_queued_reqs,
+        start_jitter=start_jitter,
+        output_tokens_median=output_tokens,
+        adapters=adapter_names(lora_modules or ()),
+    )
     options = Options(
         profile=profile,
         profile_json=profile_json,

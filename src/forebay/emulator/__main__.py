@@ -6,7 +6,7 @@ import os
 import sys
 
 from forebay.domain.errors import ForebayError
-from forebay.emulator.behaviour import Behaviour
+from forebay.emulator.behaviour import Behaviour, adapter_names
 from forebay.emulator.process import DEFAULT_PROFILE, Options, run
 
 
@@ -27,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shutdown-timeout", type=float, default=0.0, metavar="S", help="world seconds that SIGTERM lets requests run on")
     parser.add_argument("--max-model-len", type=int, default=None, metavar="TOKENS")
     parser.add_argument("--max-num-queued-reqs", type=int, default=None, metavar="N")
+    parser.add_argument("--lora-modules", nargs="+", default=[], metavar="NAME", help="adapters that are served beside the model")
     parser.add_argument("--start-jitter", type=float, default=0.0, metavar="FRACTION", help="of each stage's time, from the seed")
     parser.add_argument(
         "--output-tokens", type=float, default=Behaviour().output_tokens_median, metavar="N", help="median, without max_tokens"
@@ -48,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
         max_queued_requests=given.max_num_queued_reqs,
         start_jitter=given.start_jitter,
         output_tokens_median=given.output_tokens,
+        adapters=adapter_names(given.lora_modules),
     )
     options = Options(
         profile=given.profile,

@@ -1,5 +1,7 @@
 """The settings of an emulated engine beyond its profile, with vLLM's defaults."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 
@@ -17,3 +19,10 @@ class Behaviour(msgspec.Struct, frozen=True):
     output_tokens_median: float = 150.0
     """Answers without ``max_tokens`` have a log-normal length."""
     output_tokens_sigma: float = 0.8
+    adapters: tuple[str, ...] = ()
+    """vLLM's ``--lora-modules``, by their names: served as the model is, at no cost of their own."""
+
+
+def adapter_names(given: Sequence[str]) -> tuple[str, ...]:
+    """As vLLM takes them, ``name=path``, or names alone: nothing is loaded."""
+    return tuple(each.partition("=")[0] for each in given)

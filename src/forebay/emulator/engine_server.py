@@ -104,6 +104,7 @@ class EngineServer:
         self.stats = Stats(context_tokens)
         self.core = Core(profile, clock, self.stats, random.Random(f"{seed}/steps").getrandbits(64))
         self.core.after_tick = self._after_tick
+        self._adapters = behaviour.adapters
         self.connections = Connections(clock, behaviour.keep_alive_real_s)
         self._generation = Generation(profile, model, clock, self.core, self.stats, faults=self.faults, behaviour=behaviour, seed=seed)
         self._generation.on_quiet = self._quiet.set
@@ -346,7 +347,8 @@ class EngineServer:
             "max_model_len": self.profile.context_tokens,
             "permission": [],
         }
-        exchange.respond(200, _json({"object": "list", "data": [card]}))
+        adapters = [{**card, "id": name, "root": name, "parent": self.model, "max_model_len": None} for name in self._adapters]
+        exchange.respond(200, _json({"object": "list", "data": [card, *adapters]}))
 
     def _render(self) -> bytes:
         self.core.refresh()

@@ -57,7 +57,7 @@ class Generation:
         if self.closing:
             raise SHUTTING_DOWN
         asked = decode(exchange.request.body if form is None else form.body(exchange.request), chat)
-        if asked.model is not None and asked.model != self._model:
+        if asked.model is not None and asked.model != self._model and asked.model not in self._behaviour.adapters:
             raise ApiError(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
         for prompt in asked.prompts:
             self._check_length(asked, prompt.tokens)
@@ -124,7 +124,9 @@ class Generation:
         given = exchange.request.headers.get(b"x-request-id")
         ending = given.decode("latin-1") if given else f"{self._chance.getrandbits(128):032x}"
         prefix = "chatcmpl-" if asked.chat else "cmpl-"
-        names = wire.Names(f"{prefix if form is None else form.prefix + '_'}{ending}", self._model, int(self._clock.wall_s()), asked.chat)
+        names = wire.Names(
+            f"{prefix if form is None else form.prefix + '_'}{ending}", asked.model or self._model, int(self._clock.wall_s()), asked.chat
+        )
         answer: Answer
         if form is not None:
             answer = form.answer(exchange, asked, names, self._ended, self.kept)

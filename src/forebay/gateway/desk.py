@@ -69,10 +69,12 @@ class Desk:
         patience_s: float,
         whole: bool,
         prefix: Prefix | None = None,
+        tried: tuple[str, ...] = (),
     ) -> None:
         """A request came; it may be sent or refused before this returns.
 
-        ``patience_s``: real seconds that the client waits for the first byte, ``whole``: which comes at the answer's end.
+        ``patience_s``: real seconds that the client waits for the first byte, ``whole``: which comes at the answer's end. ``tried``:
+        replicas that would only fail it.
         """
         ticket = call.ticket
         if self.quotas and (quota := self.quotas.get(team)) is not None:
@@ -84,7 +86,7 @@ class Desk:
         pool.calls[ticket] = call
         admission = pool.admission
         effects = admission.arrive(
-            ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole, prefix
+            ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole, prefix, tried
         )
         waits = admission.queue.count
         first = effects[0] if len(effects) == 1 and not (self._carrying or waits) else None

@@ -12,6 +12,8 @@ from forebay.domain.usage import UsageKey
 from forebay.gateway.lending import Lending
 from forebay.gateway.lending_families import lending_families
 from forebay.gateway.meters import TierMeter
+from forebay.gateway.overflow import Look
+from forebay.gateway.overflow_families import overflow_families
 from forebay.gateway.shape_errors import ShapeErrors, rows
 from forebay.gateway.usage_families import usage_families
 
@@ -84,6 +86,10 @@ class Gauges(Protocol):
         """Requests sent on to other gateways, by pool and gateway."""
         ...
 
+    def overflow(self) -> Iterable[Look]:
+        """The ways out of pools."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -106,6 +112,7 @@ class GatewayCollector(Collector):
         yield from self._histograms()
         yield from self._now()
         yield from self._teams()
+        yield from overflow_families(self._gauges.overflow())
         yield from usage_families(self._gauges.usage(), self._gauges.usage_kept())
         yield from _reloads(self._gauges.reloads)
         if self._gauges.lending is not None:

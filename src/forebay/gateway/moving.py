@@ -16,7 +16,7 @@ from forebay.gateway.answers import ErrorReply
 from forebay.gateway.asking import NOTHING
 from forebay.gateway.body import ENGINE_TIERS, rewritten
 from forebay.gateway.meters import Outcome
-from forebay.gateway.overflow import CONTENDED, Waited, Way
+from forebay.gateway.overflow import CONTENDED, Waited, Way, presses
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.recovery import Recovery
 from forebay.gateway.request import LargeRequest
@@ -46,7 +46,7 @@ class Moving(Recovery):
             if self._retries:
                 self._flee(now_s)
             else:
-                self._home.ways.waited(now_s - self._arrived_s, now_s)
+                self._home.ways.waited(self._tier, now_s - self._arrived_s, now_s)
                 self._leave(now_s)
             if self._left:
                 return
@@ -70,10 +70,11 @@ class Moving(Recovery):
         if ways is None or self._open or effect.why not in CONTENDED:
             return False
         if self._pool is self._home:
-            ways.refused(now_s)
-            return self._leave(now_s, stuck=self._stuck or effect.why is Refusal.NO_REPLICAS)
+            if not self._tier.preemptible:
+                ways.refused(now_s)
+            return self._leave(now_s, stuck=self._stuck or effect.why is Refusal.NO_REPLICAS, last=True)
         ways.failed(self._pool, now_s)
-        return self._leave(now_s, stuck=self._stuck) or self._return(now_s)
+        return self._leave(now_s, stuck=self._stuck, last=True) or self._return(now_s)
 
     @property
     def _stuck(self) -> bool:
@@ -118,15 +119,18 @@ class Moving(Recovery):
         longest_s, patience_s = max(0.0, tier.longest_wait_s - waited_s), max(0.0, self._patience_left_s(now_s))
         return Waits(longest_s, tier.ttft_s - waited_s, patience_s, not self._ask.stream)
 
-    def _leave(self, now_s: float, *, stuck: bool = False) -> bool:
+    def _leave(self, now_s: float, *, stuck: bool = False, last: bool = False) -> bool:
+        """Whether it does. ``last``: it is refused otherwise."""
         ways = self._home.ways
         if ways is None:
             return False
         if self._to_peer(now_s, stuck=stuck):
             return True
-        if not self.moves:
+        if not self.moves or not (last or presses(self._tier, now_s - self._arrived_s)):
             return False
-        way = ways.out(self._team, self._estimate, (*self._left, self._pool.name), now_s)
+        if self._ask.model in self._home.adapters:  # which nobody else has
+            return False
+        way = ways.out(self._team, self._tier, self._estimate, (*self._left, self._pool.name), now_s)
         body = rewritten(self._request.body, way.pool.model, self._has_our_tier()) if way is not None else None
         if way is None or body is None or isinstance(body, ErrorReply):
             return False
@@ -180,10 +184,12 @@ class Moving(Recovery):
             return False
         if self._tried and ((self._stuck and self._home.routed) or not self._context.retries.take()):
             return False
-        if self._pool.peer and self._ask.model == self._home.model and not self._has_our_tier():
+        named = self._ask.model
+        model = named if named in self._home.adapters else self._home.model
+        if self._pool.peer and named == model and not self._has_our_tier():
             self._arrive_at(self._home, self._request.body, b"", now_s)
             return True
-        body = rewritten(self._request.body, self._home.model, self._has_our_tier())
+        body = rewritten(self._request.body, model, self._has_our_tier())
         if isinstance(body, ErrorReply):
             return False
         self._arrive_at(self._home, body, b"", now_s)
@@ -198,6 +204,9 @@ class Moving(Recovery):
             told = b"x-forebay-degraded: %b\r\n" % self._home.model.encode()
         else:
             told = b"x-forebay-spilled: %b\r\n" % way.spill.name.encode()
+        ways = self._home.ways
+        assert ways is not None
+        ways.went(way)
         self._arrive_at(way.pool, body, told, now_s)
 
     def _arrive_at(self, pool: PoolDesk, body: bytes, told: bytes, now_s: float) -> None:

@@ -5,12 +5,14 @@ Other people's engines are a pool like any other here, but with an admission tha
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
 from forebay.admission.estimate import Estimator
+from forebay.admission.machine import Admission
 from forebay.admission.outcomes import Refusal
 from forebay.admission.overflow import Rung
 from forebay.admission.spill import SpillAdmission
@@ -20,7 +22,7 @@ from forebay.gateway.heads import HeadFacts
 from forebay.gateway.hop_counts import HopCounts
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.ports.clock import Clock
-from forebay.spec.types import EngineKind, Pool, Spec, Spill, Team
+from forebay.spec.types import EngineKind, Pool, Spec, Spill, Team, Tier
 
 CONTENDED = frozenset({Refusal.QUEUE_FULL, Refusal.DISPLACED, Refusal.EXPIRED, Refusal.WOULD_EXPIRE, Refusal.SHED, Refusal.NO_REPLICAS})
 """Refusals that another place may not share. A request that never fits is refused."""
@@ -33,20 +35,44 @@ class Way(msgspec.Struct, frozen=True):
     rung: Rung
     spill: Spill | None
 
-    def takes(self, team: Team, shape: Shape, now_s: float) -> bool:
-        """Whether a request of this team and shape would be started there now, and may be."""
-        if self.spill is None:
-            pool = self.pool
-            fits = bool(pool.routed) and not pool.admission.waiting and shape.total_tokens <= pool.context_tokens
-            return "degrade" in team.overflow and fits
-        residency = team.residency
+    @property
+    def to(self) -> str:
+        """What it is called: a model of ours, or a place."""
+        return self.pool.model if self.spill is None else self.spill.name
+
+    def takes(self, team: Team, tier: Tier, shape: Shape, now_s: float) -> bool:
+        """Whether a request of this team, tier and shape would be started there now, and may be."""
         admission = self.pool.admission
+        if self.spill is None:
+            fits = bool(self.pool.routed) and shape.total_tokens <= self.pool.context_tokens
+            return "degrade" in team.overflow and fits and isinstance(admission, Admission) and admission.starts(tier.name, shape, now_s)
+        residency = team.residency
         return (
             "spill" in team.overflow
             and (not residency or self.spill.region in residency)
             and isinstance(admission, SpillAdmission)
             and admission.room(shape, now_s)
         )
+
+
+def presses(tier: Tier, wait_s: float) -> bool:
+    """Whether a request of this tier that has waited so long is a sign of overload: batch waits, as it is meant to."""
+    return not tier.preemptible or wait_s >= tier.ttft_s
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One way out of a pool, for whoever looks."""
+
+    pool: str
+    to: str
+    """The sibling's model, or the place's name."""
+    spilled: bool
+    open: bool
+    opened_total: int
+    requests_total: int
+    used_usd: float
+    """Spent within the last hour, and reserved; 0 where nothing is priced."""
+    budget_usd: float
 
 
 Tell = Callable[[str, str, str], None]
@@ -121,6 +147,9 @@ class Ways:
         self._tell = tell
         self._rungs = tuple(dict.fromkeys(way.rung for way in ways))
         self._standing: set[Rung] = set()
+        self._went = dict.fromkeys(ways, 0)
+        self._full: dict[tuple[Way, str], tuple[float, int, int]] = {}
+        """What a way did not take last, by tier: when that was, the tokens and the sequences."""
 
     def sweep(self, now_s: float) -> None:
         """Tell of those that have opened or closed since the last time."""
@@ -128,7 +157,7 @@ class Ways:
             stands = rung.stands(now_s)
             if stands == (rung in self._standing):
                 continue
-            to = " or ".join(way.pool.model if way.spill is None else way.spill.name for way in self._ways if way.rung is rung)
+            to = " or ".join(way.to for way in self._ways if way.rung is rung)
             if stands:
                 self._standing.add(rung)
                 self._tell(
@@ -138,14 +167,30 @@ class Ways:
                 self._standing.discard(rung)
                 self._tell("overflow_over", f"nothing goes to {to} any more: none has waited half as long for a minute", self._pool)
 
+    def went(self, way: Way) -> None:
+        """A request leaves by it."""
+        self._went[way] += 1
+
+    def looks(self, now_s: float) -> list[Look]:
+        """All of them."""
+        return [self._look(way, way.pool.admission, now_s) for way in self._ways]
+
+    def _look(self, way: Way, admission: Admission | SpillAdmission, now_s: float) -> Look:
+        used_usd = budget_usd = 0.0
+        if isinstance(admission, SpillAdmission) and admission.priced:
+            used_usd, budget_usd = admission.budget.used_usd(now_s), admission.budget.usd_per_hour
+        rung, spilled = way.rung, way.spill is not None
+        return Look(self._pool, way.to, spilled, rung.stands(now_s), rung.opened_total, self._went[way], used_usd, budget_usd)
+
     def use(self, teams: Mapping[str, Team]) -> None:
         """What teams allow, from now on."""
         self._teams = teams
 
-    def waited(self, wait_s: float, now_s: float) -> None:
+    def waited(self, tier: Tier, wait_s: float, now_s: float) -> None:
         """A request has waited so long, and waits on or was just started."""
-        for rung in self._rungs:
-            rung.waited(wait_s, now_s)
+        if presses(tier, wait_s):
+            for rung in self._rungs:
+                rung.waited(wait_s, now_s)
 
     def refused(self, now_s: float) -> None:
         """A request was about to be refused because others were in its way."""
@@ -158,15 +203,27 @@ class Ways:
             if way.pool is pool and way.spill is None:
                 way.rung.hold_off(now_s)
 
-    def out(self, team: str, shape: Shape, left: tuple[str, ...], now_s: float) -> Way | None:
+    def out(self, team: str, tier: Tier, shape: Shape, left: tuple[str, ...], now_s: float) -> Way | None:
         """The first open way that takes it, but for pools that it has ``left``."""
         who = self._teams.get(team)
         if who is None or not who.overflow:
             return None
         for way in self._ways:
-            if way.rung.is_open(now_s) and way.pool.name not in left and way.takes(who, shape, now_s):
+            if way.rung.is_open(now_s) and way.pool.name not in left and self._takes(way, who, tier, shape, now_s):
                 return way
         return None
+
+    def _takes(self, way: Way, who: Team, tier: Tier, shape: Shape, now_s: float) -> bool:
+        """As the way says; what is no smaller than what it has not taken at this very instant is not asked about: thousands may wait."""
+        if way.spill is not None:
+            return way.takes(who, tier, shape, now_s)
+        at_s, tokens, sequences = self._full.get((way, tier.name), (-inf, 0, 0))
+        if at_s == now_s and shape.total_tokens >= tokens and shape.sequences >= sequences:
+            return False
+        taken = way.takes(who, tier, shape, now_s)
+        if not taken and "degrade" in who.overflow:
+            self._full[way, tier.name] = now_s, shape.total_tokens, shape.sequences
+        return taken
 
 
 def join(spec: Spec, desk: Desk, keys: Mapping[str, str], tell: Tell, ledger: Ledger | None = None) -> None:

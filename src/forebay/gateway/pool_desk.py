@@ -12,6 +12,7 @@ from forebay.domain.profile import Profile
 from forebay.domain.roster import RosterPool
 from forebay.engine.steptime import step_s
 from forebay.gateway.firsts import FirstContents
+from forebay.gateway.lacking import Lacking
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.shape_errors import ShapeErrors
 from forebay.gateway.sizing import Sizing
@@ -107,6 +108,7 @@ class PoolDesk:
         "firsts",
         "foreign",
         "head",
+        "lacking",
         "long",
         "meters",
         "model",
@@ -125,6 +127,7 @@ class PoolDesk:
         self.name = pool.name
         self.model = pool.model
         self.adapters = frozenset(pool.adapters)
+        self.lacking = Lacking()
 
         def outlook(team: str, emitted_tokens: int) -> int | None:
             return estimator.expected_output(team, pool.model, emitted_tokens)
@@ -170,6 +173,8 @@ class PoolDesk:
     def routes(self, now_s: float) -> RosterPool:
         """The roster without what is ejected."""
         roster = self.roster
+        if self.lacking:
+            self.lacking.keep([replica.id for replica in roster.replicas], now_s)
         out = self.outliers.out
         replicas = tuple(replica for replica in roster.replicas if replica.id not in out) if out else roster.replicas
         self.routed = tuple(replica.id for replica in replicas)

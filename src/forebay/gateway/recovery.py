@@ -353,6 +353,14 @@ class Recovery(Ending, ABC):
         tried = (*self._tried, self._replica)
         return any(replica not in tried for replica in self._pool.routed) or self._elsewhere()
 
+    def _lacks_adapter(self) -> bool:
+        """Its engine does not know the adapter that it is for, which is remembered: whether another may."""
+        pool, adapter = self._pool, self._ask.model
+        if adapter not in pool.adapters or pool.foreign or pool.peer:
+            return False
+        pool.lacking.add(adapter, self._replica, self._context.desk.clock.now_s())
+        return self._another()
+
     def _another_url(self) -> str:
         """The address of a replica in routing that has not been tried; empty where there is none."""
         tried = (*self._tried, self._replica)

@@ -64,15 +64,18 @@ class Call(LentCall):
         self.quiet_until_s = self._arrived_s + tier.ttft_s if self._ask.stream else math.inf
         if self._ask.stream:
             self._ask_more()
+        pool = self._pool
+        if pool.lacking and self._ask.model in pool.adapters:
+            self._tried = pool.lacking.replicas(self._ask.model, pool.routed, now_s)
         self._context.retries.arrived_total += 1
         if by_peer:  # counted where it came in
             if self._continues:
                 self._meter = TierMeter(self._pool.name, tier, 0.0)  # all of it there, so this is shown nowhere
             waits = self._waits_left(tier, now_s)
-            self._context.desk.move(self._pool, self._pool, self, tier, self._team, shape, now_s, waits, prefix)
+            self._context.desk.move(pool, pool, self, tier, self._team, shape, now_s, waits, prefix, self._tried)
         else:
             self._meter.arrive(shape)
-            self._context.desk.arrive(self._pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream, prefix)
+            self._context.desk.arrive(pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream, prefix, self._tried)
         if not self._wait_counted:
             self._waits(now_s)
             if self._pool.ways is not None:
@@ -101,7 +104,7 @@ class Call(LentCall):
         if leaving.until_sample <= 0 or ((self._waited_for or self._retries) and leaving.weighed_left > 0):
             self._weigh(leaving)
         if self._home.ways is not None and self._pool is self._home:
-            self._home.ways.waited(now_s - self._arrived_s, now_s)
+            self._home.ways.waited(self._tier, now_s - self._arrived_s, now_s)
         self._replica = effect.replica_id
         self._replica_url = effect.url
         if self._ask.stream:
@@ -166,7 +169,7 @@ class Call(LentCall):
         streams = passed.events and status == 200 and self._ask.stream
         # What other people's engines answer but an answer, such as that our key is wrong, is nobody's business but the operator's.
         no_answer = foreign and (status != 200 or not (streams if self._ask.stream else passed.json))
-        failed = status >= 500 or status == 429 or (self._open and not streams) or no_answer
+        failed = status >= 500 or status == 429 or (self._open and not streams) or no_answer or (status == 404 and self._lacks_adapter())
         # What another gateway says is final: it has tried what there was to try. Unless it knows neither who asks nor for what.
         if (failed and (self._open or not self._pool.peer)) or (self._pool.peer and refused_a_stranger(head)):
             self._failure = head
@@ -344,7 +347,7 @@ class Call(LentCall):
                 if self._pool.peer:
                     said = f"The gateway that it was forwarded to answered {status}."
                     self._take_back()
-                self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status != 429, paid=status == 200)
+                self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status not in {404, 429}, paid=status == 200)
             return
         if self._stream is not None:
             self._served(_COMPLETED, self._counted_usage())

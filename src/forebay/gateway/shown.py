@@ -9,6 +9,7 @@ from forebay.gateway.families import Reloads
 from forebay.gateway.http import HttpServer
 from forebay.gateway.lending import Lending
 from forebay.gateway.metering import Metering
+from forebay.gateway.overflow import Look
 from forebay.gateway.records import Records
 from forebay.gateway.shape_errors import ShapeErrors
 
@@ -67,6 +68,11 @@ class Shown:
         ways = next(iter(self.desk.pools.values())).ways if self.desk.pools else None
         peers = ways.peers if ways is not None else None
         return [] if peers is None else [(*place, count) for place, count in peers.forwarded.items()]
+
+    def overflow(self) -> Iterable[Look]:
+        """The ways out of pools."""
+        now_s = self.desk.clock.now_s()
+        return [look for pool in self.desk.pools.values() if pool.ways is not None for look in pool.ways.looks(now_s)]
 
     def ejected(self) -> Iterable[tuple[str, int, int]]:
         """Replicas out of routing, and ejections so far, by pool."""

@@ -122,7 +122,7 @@ POOL = Record(
         Field(
             "adapters",
             ListOf(MODEL_NAME, "a list of names"),
-            "LoRA adapters that every engine of the pool has loaded: clients ask for them as for models.",
+            "LoRA adapters that engines of the pool have loaded: clients ask for them as for models.",
         ),
         Field("labels", MapOf(_name("cluster"), _LOOSE_TEXT, "label"), "Labels for your own use."),
     ),

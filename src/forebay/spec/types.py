@@ -255,7 +255,7 @@ class Pool(msgspec.Struct, frozen=True):
     scaling: Scaling = Scaling()
     queued_max: int = 10_000
     adapters: tuple[str, ...] = ()
-    """Names of LoRA adapters that every engine of the pool has loaded: clients ask for them as for models."""
+    """Names of LoRA adapters that engines of the pool have loaded: clients ask for them as for models."""
     labels: tuple[tuple[str, str], ...] = ()
     overflow: Overflow = Overflow()
     estimate: Estimate = Estimate()

@@ -104,9 +104,9 @@ class FakeEngine:
         self.url = ""
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> str:
-        """Listen on a free port; returns the base URL."""
-        self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), "127.0.0.1", 0)
+    async def start(self, port: int = 0) -> str:
+        """Listen on ``port``, 0: a free one; returns the base URL."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), "127.0.0.1", port)
         self.port = int(self._server.sockets[0].getsockname()[1])
         self.url = f"http://127.0.0.1:{self.port}"
         return self.url

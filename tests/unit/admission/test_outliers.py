@@ -57,6 +57,19 @@ def test_where_nobody_listens_nothing_is_sent_be_it_the_last():
     outliers.check()
 
 
+def test_one_that_is_gone_is_looked_for_at_the_same_pace_however_long_its_start_takes():
+    """The time doubled, so that an engine which started in three minutes was found up to three minutes later."""
+    outliers = _pool("a")
+    outliers.gone("a", "refused", 0.0)
+    for number in range(1, 60):
+        assert outliers.next_deadline_s() == number * EJECT_S
+        assert outliers.advance(number * EJECT_S) == [Probe("a")]
+        assert outliers.probed("a", False, number * EJECT_S) == []
+    outliers.advance(60 * EJECT_S)
+    assert outliers.probed("a", True, 60 * EJECT_S) == [Readmit("a")]
+    assert outliers.gone("a", "refused", 301.0) == [Eject("a", "refused", EJECT_S * 2, stalled=False)], "one that comes and goes is"
+
+
 def test_one_that_could_not_be_ejected_is_when_there_is_room_and_it_fails_again():
     outliers = _pool("a", "b")
     _fail(outliers, "a", 0.0)

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from forebay.emulator.behaviour import Behaviour
+from forebay.emulator.behaviour import Behaviour, adapter_names
 from forebay.emulator.http import BODY_BYTES_MAX, HEAD_BYTES_MAX, PIPELINED_MAX, Connection
 from forebay.testing.loop import run
 
@@ -22,6 +22,17 @@ def test_the_small_routes(serve):
     assert (card["id"], card["owned_by"], card["max_model_len"]) == ("tiny", "vllm", 1024)
     assert answers["/load"].json == {"server_load": 0}
     assert answers["/version"].json == {"version": "0.32.0"}
+
+
+def test_adapters_are_served_as_the_model_is_and_name_it_as_their_parent(serve):
+    async def main(world):
+        answers = [await world.chat(3, stream=False, model=name) for name in ("tiny", "legal", "other")]
+        return (await world.get("/v1/models")).json["data"], answers
+
+    cards, answers = serve(main, behaviour=Behaviour(adapters=adapter_names(("legal=/models/legal", "sql"))))
+    assert [(card["id"], card["parent"]) for card in cards] == [("tiny", None), ("legal", "tiny"), ("sql", "tiny")]
+    assert [answer.status for answer in answers] == [200, 200, 404]
+    assert [answer.json["model"] for answer in answers[:2]] == ["tiny", "legal"]
 
 
 def test_load_counts_generations_in_flight(serve):

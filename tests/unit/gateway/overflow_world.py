@@ -64,7 +64,10 @@ class World:
             await engine.start()
         spill = () if self.spill is None else (msgspec.structs.replace(self.spill, url=f"{self.engines[2].url}/far/v1"),)
         overflow = Overflow("small" if self.degrade else "", 5.0, spill, 10.0)
-        pools = (Pool("big", "big", EngineKind("attach"), overflow=overflow), Pool("small", "small", EngineKind("attach")))
+        pools = (
+            Pool("big", "big", EngineKind("attach"), overflow=overflow, adapters=("big-lora",)),
+            Pool("small", "small", EngineKind("attach")),
+        )
         spec = Spec(pools=pools, models=(Model("big"), Model("small")), tiers=TIERS, teams=(BOTH, NEITHER, EUROPE))
         self.clock = LoopClock(1.0)
         self.gateway = Gateway(

@@ -319,7 +319,7 @@ def test_running_usage_meters_where_no_ids_are_told():
     fleet(test, replicas=1, engine=EngineKind("attach", continues=False))
 
 
-def test_retries_do_not_multiply():
+def test_report_14_retries_do_not_multiply():
     """LiteLLM #7130, changedetection.io #4384: each layer retries by itself. Here a request is tried three times, and no more."""
 
     async def test(front):

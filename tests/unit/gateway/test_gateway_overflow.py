@@ -5,6 +5,7 @@ import pytest
 from overflow_world import CHAT, FAR, TOTAL_S, answers, hangs, once, play
 
 from forebay.gateway.meters import Outcome
+from forebay.testing.raw_client import RawClient
 
 
 def test_a_request_that_waits_too_long_is_answered_by_the_smaller_model_and_told_so():
@@ -158,3 +159,113 @@ def test_a_whole_answer_that_hangs_where_it_was_spilled_is_ended_by_its_tiers_to
         assert (place.admission.streams, place.admission.failed_total) == (0, 1)
 
     play(test, hangs, answers, hangs, spill=FAR)
+
+
+SMALL_CHAT = {**CHAT, "model": "small"}
+
+
+def test_a_sibling_that_is_full_though_nothing_waits_there_is_passed_over():
+    """It was gone to, waited there for all of its longest wait with its own pool free again, and was spilled only then."""
+
+    async def test(world):
+        await world.begin("sk-neither-key", SMALL_CHAT)
+        await world.begin("sk-neither-key")
+        third = await world.begin("sk-both-key")
+        await world.sleep(12.0)
+        assert third.done()
+        assert third.result().headers["x-forebay-spilled"] == "far"
+        assert [seen.json()["model"] for seen in world.engines[1].seen] == ["small"]
+
+    play(test, hangs, hangs, answers, spill=FAR)
+
+
+def test_who_waits_at_home_for_want_of_a_sibling_with_room_starts_there_first():
+    async def test(world):
+        await world.begin("sk-neither-key", SMALL_CHAT)
+        second = await world.begin("sk-neither-key")
+        third = await world.begin("sk-both-key")
+        await world.sleep(8.0)
+        assert world.waiting("big") == 1
+        second.cancel()
+        world.clients[1].close()
+        await world.sleep(0.5)
+        answer = await third
+        assert (answer.status, answer.headers["x-forebay-pool"]) == (200, "big")
+
+    play(test, once(hangs, answers), hangs)
+
+
+def test_a_sibling_full_of_batch_takes_interactive_work_which_goes_before_that():
+    async def test(world):
+        batch = await world.begin("sk-both-key", {**SMALL_CHAT, "service_tier": "batch"})
+        await world.begin("sk-neither-key")
+        third = await world.begin("sk-both-key")
+        await world.sleep(6.0)
+        assert (await third).headers["x-forebay-degraded"] == "big"
+        await world.sleep(1.0)
+        assert (await batch).status == 200
+
+    play(test, hangs, once(hangs, answers))
+
+
+def test_batch_waits_at_home_as_long_as_it_is_promised_and_opens_no_way_for_others():
+    """Its waiting is no overload: after fifteen seconds it was sent to engines that cost money, and interactive after it."""
+
+    async def test(world):
+        await world.begin("sk-neither-key")
+        batch = await world.begin("sk-both-key", {**CHAT, "service_tier": "batch"})
+        await world.sleep(20.0)
+        assert not batch.done()
+        assert world.waiting("big") == 1
+        assert not world.engines[2].seen
+        assert "overflow_began" not in world.sink.kinds()
+        await world.begin("sk-neither-key")
+        await world.sleep(12.0)
+        assert "overflow_began" in world.sink.kinds()  # an interactive one has waited too long
+        assert not batch.done()
+
+    play(test, hangs, hangs, answers, spill=FAR, degrade=False)
+
+
+def test_the_metrics_page_tells_which_ways_are_open_how_many_went_and_what_it_cost():
+    async def test(world):
+        client = await RawClient.connect(world.port)
+        world.clients.append(client)
+
+        async def shown():
+            page = (await client.ask("/metrics", None, method="GET")).body.decode()
+            lines = [line for line in page.splitlines() if line.startswith(("forebay_overflow", "forebay_spill"))]
+            return dict(line.rsplit(" ", 1) for line in lines)
+
+        before = await shown()
+        assert before['forebay_overflow_open{pool="big",to="far",way="spill"}'] == "0.0"
+        assert before['forebay_spill_budget_usd{pool="big",to="far"}'] == "100.0"
+        await world.begin("sk-neither-key")
+        await world.begin("sk-both-key")
+        await world.sleep(6.0)
+        await world.begin("sk-europe-key")
+        await world.sleep(12.0)
+        after = await shown()
+        for way in ('to="small",way="degrade"', 'to="far",way="spill"'):
+            assert after[f'forebay_overflow_open{{pool="big",{way}}}'] == "1.0"
+            assert after[f'forebay_overflow_began_total{{pool="big",{way}}}'] == "1.0"
+            assert after[f'forebay_overflow_requests_total{{pool="big",{way}}}'] == "1.0"
+        assert float(after['forebay_spill_used_usd{pool="big",to="far"}']) == pytest.approx(15e-6)
+
+    play(test, hangs, answers, answers, spill=FAR)
+
+
+def test_a_request_for_an_adapter_is_answered_by_no_other_model():
+    """It was answered by the small model, or after a failure there at home by the big one, which is not what was asked for."""
+
+    async def test(world):
+        await world.begin("sk-neither-key")
+        second = await world.begin("sk-both-key", {**CHAT, "model": "big-lora"})
+        await world.sleep(20.0)
+        assert not second.done()
+        assert not world.engines[1].seen
+        assert not world.engines[2].seen
+        await world.sleep(12.0)
+        assert second.result().status == 429
+
+    play(test, hangs, answers, answers, spill=FAR)

@@ -90,7 +90,16 @@ def _emulator(pool: Pool, speed: float) -> list[str]:
         "--speed": f"{speed:g}",
         "--shutdown-timeout": f"{pool.scaling.drain_s_max:g}",
     }
-    return [sys.executable, "-m", "forebay.emulator", *(word for pair in options.items() for word in pair), "--cold", "--report-stages"]
+    adapters = ["--lora-modules", *pool.adapters] if pool.adapters else []
+    return [
+        sys.executable,
+        "-m",
+        "forebay.emulator",
+        *(word for pair in options.items() for word in pair),
+        "--cold",
+        "--report-stages",
+        *adapters,
+    ]
 
 
 def shim_command(owner: str, replica_id: str, grace_real_s: float, command: list[str]) -> list[str]:

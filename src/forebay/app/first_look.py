@@ -1,0 +1,125 @@
+"""What a gateway that runs alone asks of each of its engines once: whether it is there, and what it serves.
+
+Without a controller nobody looks at engines but the requests that go to them: the first of those would find out that an address is
+wrong, and its client be told that the model does not exist which is only named otherwise. An engine that is not there is out of
+routing from the start, so that ``/ready`` is right, and is asked again until it is.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from forebay.app.gateway_wiring import GatewaySystem
+from forebay.domain.events import Event
+from forebay.domain.roster import RosterReplica
+from forebay.ports.upstream import End, FetchFailed, fetch, get_request
+from forebay.spec.types import Pool
+
+MODELS_PATH = "/v1/models"
+BODY_BYTES_MAX = 2**20
+ANSWER_REAL_S = 5.0
+AGAIN_REAL_S = 5.0
+START_REAL_S = 1.0
+"""So long requests wait for the first look at most."""
+AT_ONCE_MAX = 64
+NAMES_TOLD_MAX = 8
+
+
+class _Model(msgspec.Struct):
+    id: str = ""
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+class FirstLook:
+    """At the engines of one gateway's static roster."""
+
+    def __init__(self, system: GatewaySystem) -> None:
+        self._system = system
+        self._looking = asyncio.Semaphore(AT_ONCE_MAX)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        """Look at all; returns once each has answered or been found to be gone, after `START_REAL_S` at the latest."""
+        gateway = self._system.gateway
+        pools = {pool.name: pool for pool in gateway.spec.pools}
+        firsts = []
+        for listed in gateway.roster.pools:
+            for replica in listed.replicas:
+                first = asyncio.Event()
+                self._tasks.append(asyncio.create_task(self._look(pools[listed.pool], replica, first), name=f"first look at {replica.id}"))
+                firsts.append(asyncio.create_task(first.wait()))
+        if firsts:
+            _, late = await asyncio.wait(firsts, timeout=START_REAL_S)
+            for each in late:
+                each.cancel()
+
+    async def close(self) -> None:
+        """Look no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _look(self, pool: Pool, replica: RosterReplica, first: asyncio.Event) -> None:
+        while True:
+            async with self._looking:
+                there = await self._ask(pool, replica)
+            first.set()
+            if there:
+                return
+            await asyncio.sleep(AGAIN_REAL_S)
+
+    async def _ask(self, pool: Pool, replica: RosterReplica) -> bool:
+        """Whether it has said what there is to say."""
+        system = self._system
+        try:
+            request = get_request(replica.url, MODELS_PATH)
+            status, body = await fetch(system.upstream, replica.url, request, BODY_BYTES_MAX, ANSWER_REAL_S)
+        except FetchFailed as failed:
+            if failed.end is End.REFUSED:
+                desk = system.gateway.desk
+                desk.failed(desk.pools[pool.name], replica.id, f"nobody listens at {replica.url}", gone=True)
+            return False
+        if status in {401, 403}:
+            words = f"{replica.id} at {replica.url} asks for a key, and clients' keys never reach engines: start it without --api-key"
+            self._tell("engine_asks_key", pool, words)
+        elif status == 200:
+            served = _served(body)
+            for kind, words in _differences(pool, replica, served) if served else ():
+                self._tell(kind, pool, words)
+            for adapter in _lacking(pool, served) if served else ():
+                desk = system.gateway.desk
+                desk.pools[pool.name].lacking.add(adapter, replica.id, system.clock.now_s())
+        return status < 500
+
+    def _tell(self, kind: str, pool: Pool, words: str) -> None:
+        clock = self._system.clock
+        self._system.sink.emit(Event(kind, clock.now_s(), clock.wall_s(), pool.name, words, {"gateway": self._system.gateway.name}))
+
+
+def _served(body: bytes) -> list[str]:
+    """Names of models; empty where it is no such answer."""
+    try:
+        return [one.id for one in msgspec.json.decode(body, type=_Models).data]
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return []
+
+
+def _differences(pool: Pool, replica: RosterReplica, served: list[str]) -> Iterable[tuple[str, str]]:
+    """``(kind, words)`` of what would be answered 404 there."""
+    names = ", ".join(served[:NAMES_TOLD_MAX])
+    if pool.model not in served and pool.engine.metrics == "vllm":  # llama.cpp answers to any name
+        yield (
+            "model_differs",
+            f"{replica.id} at {replica.url} serves {names}, and not {pool.model}: call the model so, or start it with "
+            f"--served-model-name {pool.model}",
+        )
+    if lacking := _lacking(pool, served):
+        yield "adapters_lacking", f"{replica.id} at {replica.url} has not the adapters {', '.join(lacking)} of pool {pool.name}"
+
+
+def _lacking(pool: Pool, served: list[str]) -> list[str]:
+    return [name for name in pool.adapters if name not in served]
