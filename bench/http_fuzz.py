@@ -373,7 +373,9 @@ async def fuzz(inputs: int, seed: int, parser: bool) -> None:
             seen[f"answers {status.decode()}"] += 1
         seen["with a large body"] += whole[2]
     spent_s = time.process_time() - begun_s
-    print(f"{inputs} inputs, each whole and in pieces, handled in {HANDLED_IN}: no failure, {spent_s:.0f} CPU seconds ({spent_s / inputs * 1e6:.0f} µs each)")
+    print(
+        f"{inputs} inputs, each whole and in pieces, handled in {HANDLED_IN}: no failure, {spent_s:.0f} CPU seconds ({spent_s / inputs * 1e6:.0f} µs each)"
+    )
     for name, count in sorted(seen.items()):
         print(f"  {name:24}{count:>10}")
 

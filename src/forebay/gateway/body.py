@@ -29,6 +29,10 @@ _NOT_IN_STRINGS = frozenset(b":,]} \t\r\n")
 """One of these follows the end of a string; its beginning is followed by another, mostly."""
 
 
+CHOICES_MAX = 16_384
+"""vLLM's bound of ``n`` (``VLLM_MAX_N_SEQUENCES``); OpenAI's is 128."""
+
+
 class StreamOptions(msgspec.Struct, frozen=True, gc=False):
     """OpenAI's ``include_usage``, and vLLM's ``continuous_usage_stats``."""
 
@@ -49,6 +53,11 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     return_token_ids: bool | None = None
     stop: str | list[str] | None = None
     include_stop_str_in_output: bool | None = None
+
+    @property
+    def choices(self) -> int:
+        """Answers asked for. More than engines take count as so many: the engine will say what is wrong."""
+        return max(1, min(self.n or 1, CHOICES_MAX))
 
     @property
     def output_tokens_max(self) -> int | None:

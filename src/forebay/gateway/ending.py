@@ -31,9 +31,9 @@ class Ending(Recorded):
             meter.completed_output_tokens += usage.output_tokens
             if self._first_s is not None:
                 # The last content came just before the end, so nothing is looked at per event.
-                meter.stream_completed(now_s - self._first_s, usage.output_tokens // (self._ask.n or 1))
+                meter.stream_completed(now_s - self._first_s, usage.output_tokens // (self._ask.choices))
             if usage.exact and pool.should_learn():
-                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._ask.n or 1, self.sized)
+                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._ask.choices, self.sized)
                 pool.errors.observe(self._estimate, usage)
         if outcome is _TRUNCATED and self._open:
             meter.itl_missed += 1

@@ -200,7 +200,7 @@ class Recovery(Ending, ABC):
         """Something of an answer is out, and its replica goes on no more. ``gone``: see `_try_elsewhere`."""
         self._why = message
         stream = self._stream
-        if stream is not None and stream.finishes >= (self._ask.n or 1):
+        if stream is not None and stream.finishes >= self._ask.choices:
             self._conclude()
             return
         self._blame(message, gone=gone)

@@ -310,7 +310,7 @@ class Gateway(Duties):
         if route.plain and peek is None and pool.long is None:
             output_max = ask.output_tokens_max if route.generates else 1
             sized = pool.sizing.look(body) if route.generates else None
-            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
+            shape = self.desk.estimator.shape(caller.team, pool.model, len(body), output_max, ask.choices, pool.context_tokens, sized)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
             call.sized = sized
             prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
@@ -338,10 +338,10 @@ class Gateway(Duties):
         output_max = ask.output_tokens_max if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         sized = pool.sizing.look(body) if route.generates and peek is None else None
-        shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens, sized)
+        shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.choices, pool.context_tokens, sized)
         way, spoken = b"", route.generates and not route.multipart
         if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
-            asked = long_context.Asked(team, size, output_max, ask.n or 1, sized)
+            asked = long_context.Asked(team, size, output_max, ask.choices, sized)
             pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size))
         kind = call_for(route, request)
         call = connection.reply = kind(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
