@@ -87,6 +87,11 @@ SPLICES = (
     b'data: {"error":{"message":"no","code":%b}}\n\n', b'"finish_reason":"abort"', b'"finish_reason":"stop"', b"f" * 20 + b"\r\n", b"-1\r\n", b"transfer-encoding: chunked\r\n",
     b"content-length: 5\r\n", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n", b"x: " + b"y" * 70_000 + b"\r\n", b"[" * 3000, b"z" * 5000,
 )  # fmt: skip
+TAILS = (
+    b',"model":"llama"}', b',"model":7}', b',"stream":true,"stream":false}', b',"stre\\u0061m":true}', b',"stream_options":null}', b',"stream_options":{}}',
+    b',"stream_options":{"include_usage":1}}', b',"return_token_ids":null}', b',"a":' + b"[" * 5000 + b"]" * 5000 + b"}", b"} ", b"}\0", b"}}", b"", b',"a":NaN}',
+    b',"a":"\xff"}', b',"stop":"' + b"s" * 90_000 + b'"}', b',"n":1.0}', b',"n":"2"}', b',"max_tokens":"5","max_tokens":7}',
+)  # fmt: skip
 CODES = (b"400", b"404", b"422", b"419", b"450", b"499", b"429", b"500", b"503", b"999", b"-1", b'"400"', b"null", b"1e3", b"9" * 40)
 
 
@@ -102,6 +107,10 @@ def asked(chance: random.Random, path: str) -> dict[str, Any]:
     body |= {"stream_options": {"include_usage": True}} if chance.random() < 0.3 else {}
     for _ in range(chance.choice((0, 0, 0, 0, 1, 1, 2, 3))):
         body[chance.choice(FIELDS)] = chance.choice(ABSURD)
+    if chance.random() < 0.05:
+        del body["model"]
+    if chance.random() < 0.05:
+        body["service_tier"] = chance.choice(("batch", "flex", "interactive", "auto"))
     if chance.random() < 0.05:
         body["pad"] = "x" * chance.choice((70_000, 110_000, 250_000))
     return body
@@ -285,6 +294,8 @@ class World:
             data = json.dumps(asked(chance, path)).encode()
             if chance.random() < 0.05:
                 data = mutated(chance, data)
+            elif chance.random() < 0.1:  # names that are there twice, or written in another way; what is no JSON at its end
+                data = data[:-1] + chance.choice(TAILS)
             lines = [f"POST {path} HTTP/1.{chance.choice('1111110')}", "host: a", "content-type: application/json"]
             lines += [f"authorization: Bearer {chance.choice(KEYS)}", f"content-length: {len(data)}"]
             lines += [chance.choice(HEADERS) for _ in range(chance.choice((0, 0, 1, 2)))]
@@ -373,6 +384,16 @@ def played(seed: int, number: int, seen: collections.Counter[str]) -> tuple[list
     return world.got, ""
 
 
+def digest(got: list[bytes]) -> str:
+    """By client what it got, and what engines were sent: what happens at one instant may be in any order."""
+    parties: dict[bytes, bytes] = collections.defaultdict(bytes)
+    for each in got:
+        kind, _, rest = each.partition(b" ")
+        who, _, part = rest.partition(b" ") if kind == b"CLIENT" else (each, b"", b"")
+        parties[kind + who] += part or b"."
+    return hashlib.sha256(repr(sorted(parties.items())).encode()).hexdigest()[:16]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=20_000)
@@ -391,7 +412,7 @@ def main() -> None:
     statuses: collections.Counter[bytes] = collections.Counter()
     for number in range(args.first, args.first + args.inputs):
         got, wrong = played(args.seed, number, seen)
-        digests.append(f"{number} {hashlib.sha256(b'|'.join(got)).hexdigest()[:16]} {wrong}")
+        digests.append(f"{number} {digest(got)} {wrong}")
         for each in got:
             if each.startswith(b"CLIENT") and b"HTTP/1." in each:
                 statuses[each[each.index(b"HTTP/1.") :][9:12]] += 1
