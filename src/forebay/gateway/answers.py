@@ -15,6 +15,12 @@ from forebay.admission.outcomes import jittered
 
 STATUS_LINES: dict[int, bytes] = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
+
+def status_line(status: int) -> bytes:
+    """Engines and proxies before them have statuses without a name too, such as 499."""
+    return STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+
+
 HOP_BY_HOP = frozenset(
     {
         b"connection",
@@ -99,7 +105,7 @@ def retry_after_real_s(world_s: float, speed: float, chance: random.Random) -> f
 def simple_head(status: int, content_type: bytes, length: int, extra: bytes, keep_alive: bool) -> bytes:
     """The head of an answer of the gateway's own."""
     return b"%bcontent-type: %b\r\ncontent-length: %d\r\n%b%b\r\n" % (
-        STATUS_LINES[status],
+        status_line(status),
         content_type,
         length,
         extra,

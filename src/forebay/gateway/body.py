@@ -30,6 +30,16 @@ _NOT_IN_STRINGS = frozenset(b":,]} \t\r\n")
 """One of these follows the end of a string; its beginning is followed by another, mostly."""
 
 
+CHOICES_MAX: Final = 16_384
+"""vLLM's bound of ``n`` (``VLLM_MAX_N_SEQUENCES``); OpenAI's is 128."""
+
+
+def choices_of(ask: Ask) -> int:
+    """Answers asked for. More than engines take count as so many: the engine will say what is wrong."""
+    n = ask.n
+    return 1 if n is None else max(1, min(n, CHOICES_MAX))
+
+
 def output_tokens_max(ask: Ask) -> int | None:
     """The client's own bound on each choice, if it gave one that is one."""
     if type(ask) is ResponsesAsk:  # `isinstance` is slow for Structs

@@ -172,18 +172,19 @@ class Translation:
         """An event with more text that no token comes with."""
         return self.event(Event(choices=[Choice(text=text)]))
 
-    def usage(self, fields: UsageFields) -> Usage:
-        """Of the whole answer, from what this replica says of its part."""
+    def usage(self, fields: UsageFields) -> Usage | None:
+        """Of the whole answer, from what this replica says of its part; None where that can't be."""
         own = fields.usage()
+        if own is None:
+            return None
         prompt_tokens = max(0, own.prompt_tokens - self._base)
         return Usage(prompt_tokens, own.output_tokens + self._base, min(own.cached_tokens, prompt_tokens))
 
     def event(self, event: Event) -> bytes:
         """What the client gets for it; nothing where it didn't ask."""
         if not event.choices:
-            if not self._ask_usage or event.usage is None:
-                return b""
-            return b'%b[],"usage":%b}\n\n' % (self._head, _usage(self.usage(event.usage)))
+            usage = self.usage(event.usage) if self._ask_usage and event.usage is not None else None
+            return b"" if usage is None else b'%b[],"usage":%b}\n\n' % (self._head, _usage(usage))
         choice = event.choices[0]
         content = b'"delta":{"content":%b}' if self._chat else b'"text":%b'
         stop_reason = b',"stop_reason":%b' % (bytes(choice.stop_reason) or b"null") if choice.finish_reason or not self._chat else b""

@@ -4,6 +4,7 @@ from typing import Final
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk
+from forebay.gateway.body import choices_of
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT
 from forebay.gateway.continuing import ending as ending_of
@@ -33,9 +34,9 @@ class Ending(Recorded):
             meter.completed_output_tokens += usage.output_tokens
             if self._first_s is not None:
                 # The last content came just before the end, so nothing is looked at per event.
-                meter.stream_completed(now_s - self._first_s, usage.output_tokens // (self._ask.n or 1))
+                meter.stream_completed(now_s - self._first_s, usage.output_tokens // choices_of(self._ask))
             if usage.exact and pool.should_learn():
-                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._ask.n or 1, self.sized)
+                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, choices_of(self._ask), self.sized)
                 pool.errors.observe(self._estimate, usage)
         if outcome is _TRUNCATED and self._open:
             meter.itl_missed += 1

@@ -8,6 +8,7 @@ import re
 import msgspec
 
 from forebay.domain.shape import Usage
+from forebay.domain.usage import NUMBER_BITS
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are not what was looked for, down to JSON that is nested too deeply."""
@@ -68,6 +69,16 @@ class Choice(msgspec.Struct):
         return delta is not None and bool(delta.reasoning_content or delta.reasoning)
 
 
+def usage_told(prompt_tokens: int, output_tokens: int, cached_tokens: int) -> Usage | None:
+    """As an engine told it; None where one of these can be no number of tokens, so that nothing was told.
+
+    It would be charged to its team, and taught to what estimates; and no float holds an int of hundreds of digits.
+    """
+    if (prompt_tokens | output_tokens | cached_tokens) >> NUMBER_BITS:  # one is too large, or negative
+        return None
+    return Usage(prompt_tokens, output_tokens, min(cached_tokens, prompt_tokens))
+
+
 class _Details(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
@@ -79,10 +90,10 @@ class UsageFields(msgspec.Struct, gc=False):
     completion_tokens: int | None = 0
     prompt_tokens_details: _Details | None = None
 
-    def usage(self) -> Usage:
-        """As a value of the domain."""
+    def usage(self) -> Usage | None:
+        """As a value of the domain (`usage_told`)."""
         details = self.prompt_tokens_details
-        return Usage(self.prompt_tokens or 0, self.completion_tokens or 0, (details.cached_tokens or 0) if details else 0)
+        return usage_told(self.prompt_tokens or 0, self.completion_tokens or 0, (details.cached_tokens or 0) if details else 0)
 
 
 class Ended(msgspec.Struct, gc=False):

@@ -5,7 +5,7 @@ Engines repeat their heads, so each is worked out once for all that differ in no
 
 from typing import Final
 
-from forebay.gateway.answers import HOP_BY_HOP, JSON, STATUS_LINES
+from forebay.gateway.answers import HOP_BY_HOP, JSON, status_line
 from forebay.ports.upstream import ResponseHead
 
 LIMITS_LEFT = frozenset(b"x-ratelimit-%b-%b" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens"))
@@ -31,7 +31,7 @@ class PassedHead:
         """``foreign``: nothing of the head passes but what the body is."""
         kind = None
         told = set()
-        parts = [STATUS_LINES.get(head.status) or b"HTTP/1.1 %d \r\n" % head.status]
+        parts = [status_line(head.status)]
         for name, value in head.headers:
             if name not in NOT_TO_CLIENTS and (not foreign or name in FOREIGN_HEADERS):
                 parts.append(b"%b: %b\r\n" % (name, value))

@@ -13,6 +13,7 @@ from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.quotas import OverCap
 from forebay.admission.spill import SpillAdmission
 from forebay.gateway.answers import ErrorReply, chunk, retry_after_real_s, unavailable
+from forebay.gateway.body import choices_of
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT, PATH, Translation
 from forebay.gateway.emitted import Emitted
@@ -201,7 +202,7 @@ class Recovery(Ending, ABC):
         """Something of an answer is out, and its replica goes on no more. ``gone``: see `_try_elsewhere`."""
         self._why = message
         stream = self._stream
-        if stream is not None and stream.finishes >= (self._ask.n or 1):
+        if stream is not None and stream.finishes >= choices_of(self._ask):
             self._conclude()
             return
         self._blame(message, gone=gone)

@@ -16,7 +16,7 @@ from forebay.domain.shape import Shape
 from forebay.gateway import hops, long_context, overflow, reloading, shutting
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.ask import Ask
-from forebay.gateway.body import output_tokens_max, previous_of
+from forebay.gateway.body import choices_of, output_tokens_max, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk
@@ -311,7 +311,7 @@ class Gateway(Duties):
         if route.plain and peek is None and pool.long is None:
             output_max = output_tokens_max(ask) if route.generates else 1
             sized, team = pool.sizing.look(body) if route.generates else None, caller.team
-            shape = self.desk.estimator.shape(team, pool.model, len(body), output_max, ask.n or 1, pool.context_tokens, sized)
+            shape = self.desk.estimator.shape(team, pool.model, len(body), output_max, choices_of(ask), pool.context_tokens, sized)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
             call.sized = sized
             prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
@@ -339,10 +339,10 @@ class Gateway(Duties):
         output_max = output_tokens_max(ask) if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         sized = pool.sizing.look(body) if route.generates and peek is None else None
-        shape = self.desk.estimator.shape(team, pool.model, size, output_max, ask.n or 1, pool.context_tokens, sized)
+        shape = self.desk.estimator.shape(team, pool.model, size, output_max, choices_of(ask), pool.context_tokens, sized)
         way, spoken = b"", route.generates and not route.multipart
         if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
-            asked = long_context.Asked(team, size, output_max, ask.n or 1, sized)
+            asked = long_context.Asked(team, size, output_max, choices_of(ask), sized)
             pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size))
         call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
         connection.reply = call

@@ -13,6 +13,7 @@ from forebay.gateway.continuing import Translation
 from forebay.gateway.emitted import Emitted, Opening, decode_opening
 from forebay.gateway.events import UNREADABLE, Event, complete_bytes, data_of, decode_event, without_ids, without_usage
 from forebay.gateway.sse import EventStream, all_open
+from forebay.gateway.whole import usage_in_tail
 from forebay.ports.upstream import Taker
 
 UNTOLD_EVENTS = 2
@@ -160,8 +161,9 @@ class ToldStream(EventStream):
     def counted(self) -> Usage | None:
         """From the last usage told, else from the ids of prompt and tokens."""
         if self.usage is None and self._running:
-            usage = decode_event(data_of(self._running.rstrip())).usage
-            return None if usage is None else usage.usage()
+            usage = _usage_of(self._running)
+            if usage is not None:
+                return usage
         emitted = self.emitted
         if self.usage is None and emitted.prompt_tokens:
             return Usage(emitted.prompt_tokens, emitted.tokens)
@@ -203,6 +205,15 @@ class ContinuedStream(ToldStream):
         if parsed.usage is not None and not parsed.choices:
             self.usage = self._translation.usage(parsed.usage)
         return self._translation.event(parsed)
+
+
+def _usage_of(event: bytes) -> Usage | None:
+    """What an event tells that was taken by what stands around its text: it need not be JSON, as where an engine cuts a character."""
+    try:
+        fields = decode_event(data_of(event.rstrip())).usage
+    except UNREADABLE:
+        return usage_in_tail(event)
+    return None if fields is None else fields.usage()
 
 
 def _opening(event: bytes) -> Opening:

@@ -9,7 +9,7 @@ import re
 import msgspec
 
 from forebay.domain.shape import Usage
-from forebay.gateway.events import UNREADABLE, EngineError, data_of
+from forebay.gateway.events import UNREADABLE, EngineError, data_of, usage_told
 from forebay.gateway.sse import EventStream, Trouble
 from forebay.ports.upstream import Taker
 
@@ -29,7 +29,7 @@ _ENDS = frozenset(
 )
 _CONTENT = frozenset({"content_block_start", "image_generation.partial_image", "image_edit.partial_image"})
 _DELTAS = (b"event: response.output_text.delta\n", b"event: content_block_delta\n", b"event: response.reasoning_text.delta\n")
-_SEQUENCE = re.compile(rb'"sequence_number":\s*(\d+)')
+_SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})(?!\d)')
 
 
 class _Details(msgspec.Struct):
@@ -47,8 +47,8 @@ class TypedUsage(msgspec.Struct):
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
 
-    def usage(self, before: Usage | None = None) -> Usage:
-        """As a value of the domain; what isn't told here is taken from what was told ``before``."""
+    def usage(self, before: Usage | None = None) -> Usage | None:
+        """As a value of the domain (`events.usage_told`); what isn't told here is taken from what was told ``before``."""
         prompt = self.input_tokens if self.input_tokens is not None else self.prompt_tokens
         output = self.output_tokens if self.output_tokens is not None else self.completion_tokens
         cached = self.cache_read_input_tokens or 0
@@ -60,7 +60,7 @@ class TypedUsage(msgspec.Struct):
             cached = self.input_tokens_details.cached_tokens or 0
         if output is None and before is not None:
             output = before.output_tokens
-        return Usage(prompt or 0, output or 0, cached)
+        return usage_told(prompt or 0, output or 0, cached)
 
 
 class _Response(msgspec.Struct):

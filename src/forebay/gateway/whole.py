@@ -6,6 +6,7 @@ Bodies beyond a bound (embeddings of many inputs) flow through from there on and
 from typing import Final
 
 from forebay.domain.shape import Usage
+from forebay.domain.usage import NUMBER_BITS
 from forebay.gateway.answers import LAST_CHUNK, chunk
 from forebay.gateway.events import UNREADABLE, decode_answer, decode_usage
 from forebay.ports.upstream import ResponseHead
@@ -64,8 +65,9 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
     if usage is None:
         return None, aborted
     details = usage.prompt_tokens_details
-    if details is None:  # as `usage.usage()`, which is a call for every answer
-        return Usage(usage.prompt_tokens or 0, usage.completion_tokens or 0), aborted
+    if details is None:  # as `usage.usage()`, which is two calls for every answer
+        prompt_tokens, output_tokens = usage.prompt_tokens or 0, usage.completion_tokens or 0
+        return (None if (prompt_tokens | output_tokens) >> NUMBER_BITS else Usage(prompt_tokens, output_tokens)), aborted
     return usage.usage(), aborted
 
 

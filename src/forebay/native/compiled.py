@@ -8,9 +8,11 @@ what is said of a class beside its bases, such as ``frozen``) and no class that 
 """
 
 import hashlib
+import importlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
@@ -59,6 +61,19 @@ def source_of(module: str, sources: Path = SOURCES) -> Path:
     return sources.joinpath(*module.split(".")).with_suffix(".py")
 
 
+def files_in(folder: Path = FOLDER) -> dict[str, Path]:
+    """By module the file that it is compiled to."""
+    return {name: folder / f"{name}{SUFFIX}" for name in (*MODULES, LIBRARY)}
+
+
+def all_there(folder: Path = FOLDER) -> bool:
+    """Whether all those files are there, with something in them."""
+    try:
+        return all(file.stat().st_size for file in files_in(folder).values())
+    except OSError:
+        return False
+
+
 def digests(modules: Sequence[str], sources: Path = SOURCES) -> dict[str, str]:
     """What each module's source is now; those that are not there are left out."""
     found = ((module, source_of(module, sources)) for module in modules)
@@ -69,9 +84,9 @@ def manifest_of(folder: Path = FOLDER) -> Manifest | None:
     """What was compiled there, and from what; None: nothing."""
     try:
         made: Manifest = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError):
+        return {"modules": list(made["modules"]), "sources": dict(made["sources"])}
+    except (OSError, ValueError, TypeError, KeyError):  # not there, not readable, no JSON, or another's
         return None
-    return made
 
 
 class Finder(MetaPathFinder):
@@ -97,12 +112,25 @@ def chosen(folder: Path = FOLDER, sources: Path = SOURCES, wanted: str = "") -> 
     now = digests(list(made["sources"]), sources)
     if made["modules"] != list(MODULES) or any(made["sources"][module] != digest for module, digest in now.items()):
         return None, "Python, what was compiled is older than its source"
-    return Finder({name: folder / f"{name}{SUFFIX}" for name in (*MODULES, LIBRARY)}), "C"
+    if not all_there(folder):
+        return None, "Python, what was compiled is not all there"
+    return Finder(files_in(folder)), "C"
 
 
 def install() -> str:
     """From now on compiled modules are found, where there are any; returns what is used. Before any of them is imported."""
     finder, said = chosen(wanted=os.environ.get("FOREBAY_PURE", ""))
-    if finder is not None:
-        sys.meta_path.insert(0, finder)
-    return said
+    return said if finder is None else found_by(finder)
+
+
+def found_by(finder: Finder, library: str = LIBRARY) -> str:
+    """Have ``finder`` asked first; returns what is used: where what all of them are in can't be loaded, none is."""
+    sys.meta_path.insert(0, finder)
+    try:
+        importlib.import_module(library)
+    except ImportError as error:
+        sys.meta_path.remove(finder)
+        again = "compile it again with `python -m forebay.native.compiling`"
+        warnings.warn(f"requests are handled in Python, what was compiled can't be loaded: {error}; {again}", stacklevel=3)
+        return "Python, C can't be loaded"
+    return "C"

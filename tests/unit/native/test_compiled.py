@@ -25,8 +25,14 @@ def made(tmp_path):
         source.write_bytes(SOURCE)
     folder = tmp_path / "made"
     folder.mkdir()
+    fill(folder)
     say(folder, list(compiled.MODULES), compiled.digests(compiled.MODULES, tmp_path))
     return folder
+
+
+def fill(folder: Path) -> None:
+    for file in compiled.files_in(folder).values():
+        file.write_bytes(b"compiled")
 
 
 def say(folder: Path, modules: list[str], sources: dict[str, str]) -> None:
@@ -91,6 +97,8 @@ def test_all_that_is_compiled_and_what_it_imports_is_watched():
 def test_what_is_fresh_is_known_and_what_lacks_is_said(tmp_path, monkeypatch):
     assert not compiling.fresh(tmp_path)
     (tmp_path / compiled.MANIFEST).write_text(json.dumps(compiling.manifest()))
+    assert not compiling.fresh(tmp_path)
+    fill(tmp_path)
     assert compiling.fresh(tmp_path)
     monkeypatch.setattr(compiling, "_NEEDED", ("json", "no_such_package"))
     if not compiling.missing().startswith(("there is no C compiler", "there is no Python.h")):
@@ -104,6 +112,112 @@ def test_this_process_runs_what_the_environment_says():
     import forebay.admission.machine as machine
 
     assert (machine.__file__ or "").endswith(".py" if finder is None else compiled.SUFFIX)
+
+
+@pytest.mark.parametrize("said", ["[]", "1", "null", "{}", '{"modules": 1, "sources": {}}', '{"modules": [], "sources": [1]}', "\\x00"])
+def test_a_manifest_that_says_something_else_is_none(tmp_path, said):
+    (tmp_path / compiled.MANIFEST).write_text(said)
+    assert compiled.manifest_of(tmp_path) is None
+
+
+@pytest.mark.parametrize("module", [compiled.MODULES[3], compiled.LIBRARY])
+@pytest.mark.parametrize("left", [None, b""], ids=["removed", "empty"])
+def test_where_one_file_is_not_there_none_is_used(made, tmp_path, module, left):
+    """It would be found out by the import of that one, when others are in use: nothing would start."""
+    file = compiled.files_in(made)[module]
+    if left is None:
+        file.unlink()
+    else:
+        file.write_bytes(left)
+    assert compiled.chosen(made, tmp_path) == (None, "Python, what was compiled is not all there")
+
+
+def test_where_what_was_compiled_cannot_be_loaded_python_is_used(tmp_path):
+    broken = "forebay_broken__mypyc"
+    file = tmp_path / f"{broken}{compiled.SUFFIX}"
+    file.write_bytes(b"\x7fELF of another machine")
+    before = list(sys.meta_path)
+    with pytest.warns(UserWarning, match="requests are handled in Python, what was compiled can't be loaded"):
+        said = compiled.found_by(compiled.Finder({broken: file}), broken)
+    assert said == "Python, C can't be loaded"
+    assert sys.meta_path == before
+
+
+def sources_of(tmp_path, monkeypatch, during):
+    """Compile, as far as that goes without a compiler: ``during`` is done in the meantime. Returns the folder."""
+    sources = tmp_path / "src"
+    for module in compiled.MODULES:
+        source = compiled.source_of(module, sources)
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.write_bytes(SOURCE)
+    monkeypatch.setitem(compiling._COMPILED, "SOURCES", sources)
+    monkeypatch.setattr(compiling, "missing", lambda: "")
+
+    def run(command, cwd, **_):
+        made = Path(command[command.index("--into") + 1])
+        made.mkdir()
+        during(sources)
+        fill(made)
+        (made / "seen").write_bytes(compiled.source_of(compiled.MODULES[0], cwd).read_bytes())
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(compiling.subprocess, "run", run)
+    return sources
+
+
+def test_what_is_edited_while_it_is_compiled_and_taken_back_is_not_in_it(tmp_path, monkeypatch):
+    """Else the hash would be that of one source, and the code of another."""
+    target = tmp_path / "native" / "made"
+    sources = sources_of(tmp_path, monkeypatch, lambda sources: compiled.source_of(compiled.MODULES[0], sources).write_bytes(b"NAME = 2\n"))
+    assert compiling.build(target) == ""
+    assert (target / "seen").read_bytes() == SOURCE
+    assert compiled.chosen(target, sources)[1] == "Python, what was compiled is older than its source"
+    compiled.source_of(compiled.MODULES[0], sources).write_bytes(SOURCE)
+    assert compiled.chosen(target, sources)[1] == "C"
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+def test_of_two_that_compile_at_once_each_ends_well(tmp_path, monkeypatch):
+    target, other = tmp_path / "native" / "made", tmp_path / "other"
+    for folder in (target, other):
+        folder.mkdir(parents=True)
+    sources_of(tmp_path, monkeypatch, lambda _: None)
+    rename, raced = Path.rename, []
+
+    def racing(self, to):
+        if self == target and not raced:
+            raced.append(rename(self, tmp_path / "theirs"))  # the other has just taken it away…
+            rename(other, target)  # …and put its own there
+            (target / "theirs").write_bytes(b"1")
+            raise FileNotFoundError
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", racing)
+    assert compiling.build(target) == ""
+    assert raced
+    assert compiled.all_there(target)
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_and_no_failure(tmp_path, monkeypatch):
+    sources_of(tmp_path, monkeypatch, lambda _: None)
+    (tmp_path / "file").write_bytes(b"")
+    assert "can't be written to" in compiling.build(tmp_path / "file" / "made")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    sources_of(tmp_path, monkeypatch, full)
+    assert "No space left on device" in compiling.build(tmp_path / "native" / "made")
+
+
+def test_what_a_killed_compilation_left_is_removed_once_it_must_be_dead(tmp_path):
+    left, lives = tmp_path / f"{compiling.SCRATCH}a", tmp_path / f"{compiling.SCRATCH}b"
+    for folder in (left, lives, tmp_path / "cpython-311"):
+        (folder / "c").mkdir(parents=True)
+    os.utime(left, (1000.0, 1000.0))
+    os.utime(lives, (1001.0, 1001.0 + compiling.SCRATCH_S_MAX))
+    compiling.forget_killed(tmp_path, 1001.0 + compiling.SCRATCH_S_MAX)
+    assert {path.name for path in tmp_path.iterdir()} == {lives.name, "cpython-311"}
 
 
 KEPT_BASES = {"ABC", "Generic", "NamedTuple", "Protocol", "StrEnum"}
