@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from forebay.adapters.local import AttachedFleet, CompositeFleet, Contexts, attached_id
+from forebay.adapters.local import AttachedFleet, CompositeFleet, Contexts
 from forebay.adapters.local.command import (
     NoFreePort,
     engine_command,
@@ -24,6 +24,7 @@ from forebay.adapters.local.life import new_life
 from forebay.adapters.local.logfile import LogFile
 from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.domain.replica import ReplicaState as S
+from forebay.domain.replica import attached_id
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import EngineKind, Model, Pool, Spec
 from forebay.testing import loop

@@ -21,6 +21,7 @@ FEW = (
     f"fewer than {ATTAINMENT_SAMPLES_MIN} first tokens of streams in the last {format_duration(ATTAINMENT_WINDOW_S)}; "
     "answers that aren't streamed have none to time"
 )
+UNSERVED = {"shed": "were refused", "failed": "failed", "truncated": "broke off"}
 STATE_ORDER = ("ready", "requested", "provisioning", "loading", "draining", "failed")
 
 
@@ -73,12 +74,23 @@ def render(found: Status) -> RenderableType:
     few = f"\n‡ {FEW}" if any(pool.unknown.get("ttft_attainment") == "few" for pool in found.pools) else ""
     parts: list[RenderableType] = [table, Text(f"* preemptible tiers are left out{inside}{few}", style="dim"), _replicas(found)]
     for pool in found.pools:
+        parts += [Text(f"{pool.pool}: {words}", style="yellow") for words in _besides(pool)]
         parts += [Text(f"! {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
     parts += [Text(f"! {problem}", style="bold red") for problem in found.problems]
     silent = [name for name, state in found.gateways.items() if state != "ok"]
     if silent:
         parts.append(Text(f"! silent gateways: {', '.join(silent)}", style="bold red"))
     return Group(*parts)
+
+
+def _besides(pool: PoolStatus) -> list[str]:
+    """What a pool's row leaves out, where there is any of it."""
+    words = [f"{pool.waiting_preemptible} of preemptible tiers wait"] if pool.waiting_preemptible else []
+    counts = pool.unserved or {}
+    ended = [f"{counts[name]} {said}" for name, said in UNSERVED.items() if counts.get(name)]
+    if ended:
+        words.append(f"of {counts['arrived']} requests* of the last {format_duration(ATTAINMENT_WINDOW_S)} {', '.join(ended)}")
+    return words
 
 
 def _row(pool: PoolStatus) -> list[str]:

@@ -34,6 +34,9 @@ COUNTERS = (
     "ttft_missed",
     "itl_met",
     "itl_missed",
+    "shed",
+    "failed",
+    "truncated",
 )
 
 
@@ -144,6 +147,19 @@ class GatewayBook:
         if loads is None:
             return self._silence()
         return Known(float(sum(lane.waiting for load in loads for lane in load.lanes if not lane.preemptible)), now_s)
+
+    def preemptible_waiting(self, pool: str, now_s: float) -> int | None:
+        """Requests of preemptible tiers waiting in lanes; None where a gateway has not said."""
+        loads = self.loads(pool, now_s)
+        return None if loads is None else sum(lane.waiting for load in loads for lane in load.lanes if lane.preemptible)
+
+    def unserved(self, pool: str, now_s: float) -> dict[str, int] | None:
+        """Of the last ATTAINMENT_WINDOW_S, net of preemptible tiers: what ``arrived``, was ``shed`` (not at a limit of its team),
+        ``failed`` and was ``truncated``; None where a gateway has not said."""
+        growth = self._growth(pool, now_s, ATTAINMENT_WINDOW_S)
+        if growth is None:
+            return None
+        return {name: int(growth[0][COUNTERS.index(name)]) for name in ("arrived", "shed", "failed", "truncated")}
 
     def preemptible_due(self, pool: str, now_s: float) -> tuple[Due, ...]:
         """When what waits of preemptible tiers must have been started, by the last words of every gateway, which have aged since."""

@@ -140,6 +140,8 @@ class Reports:
             alerts=decision.alerts if decision else (),
             detail=tuple(self._replica(ward, view.id, now_s) for view in ward.views),
             waiting_in_engines=_sum([each.waiting for each in seen.replicas if each.state is ReplicaState.READY] if seen else []),
+            waiting_preemptible=self._controller.book.preemptible_waiting(ward.pool.name, now_s),
+            unserved=self._controller.book.unserved(ward.pool.name, now_s),
         )
 
     def _replica(self, ward: Ward, replica: str, now_s: float) -> ReplicaStatus:

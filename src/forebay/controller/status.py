@@ -44,6 +44,10 @@ class PoolStatus(msgspec.Struct, frozen=True):
     detail: tuple[ReplicaStatus, ...]
     waiting_in_engines: float | None = None
     """Beside ``waiting``, which is in lanes: what ready engines say; null where none does."""
+    waiting_preemptible: int | None = None
+    """In lanes too, beside ``waiting``."""
+    unserved: dict[str, int] | None = None
+    """Requests of the last 5 min by what became of them (``arrived``, ``shed``, ``failed``, ``truncated``), preemptible tiers left out."""
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """A replica's life is one table; every shell that owns replicas moves them along it and nowhere else."""
 
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -39,6 +40,11 @@ def moved(source: ReplicaState, target: ReplicaState) -> ReplicaState:
     if target not in TRANSITIONS[source]:
         raise ValueError(f"a replica can't go from {source} to {target}")
     return target
+
+
+def attached_id(pool: str, url: str) -> str:
+    """The id of an engine that somebody else runs at ``url``: the same after every restart, and whoever lists the pool's replicas."""
+    return f"{pool}@{urlsplit(url).netloc}"
 
 
 class StageTime(msgspec.Struct, frozen=True):

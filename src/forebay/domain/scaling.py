@@ -151,6 +151,8 @@ class AlertKind(StrEnum):
     SLO_BREACH = "slo_breach"
     POOL_EXHAUSTED = "pool_exhausted"
     APPROVAL_WANTED = "approval_wanted"
+    REPLICAS_FAILED = "replicas_failed"
+    NO_REPLICAS = "no_replicas"
 
 
 class Alert(msgspec.Struct, frozen=True):

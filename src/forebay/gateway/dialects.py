@@ -41,6 +41,7 @@ class _Anthropic(msgspec.Struct):
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_words = msgspec.json.Decoder(_Told | str).decode
 _decode_openai = msgspec.json.Decoder(_OpenAi).decode
 _decode_anthropic = msgspec.json.Decoder(_Anthropic).decode
 _encode = msgspec.json.Encoder().encode
@@ -94,10 +95,19 @@ def _read(status: int, body: bytes) -> ErrorReply:
     try:
         fields = _decode_fields(body)
         told = fields.get("detail") or fields.get("message") or fields.get("error")
-        text = (told and bytes(told).decode("utf-8", "replace").strip('"')) or ""
+        text = _words(told) if told else ""
     except UNREADABLE:
         text = body[:1000].decode("utf-8", "replace").strip()
     return _plain(status, text[:1000] or f"The engine answered {status}.")
+
+
+def _words(told: msgspec.Raw) -> str:
+    """A text as it reads, of an object its ``message``, of anything else the JSON itself."""
+    try:
+        found = _decode_words(told)
+    except UNREADABLE:
+        return bytes(told).decode("utf-8", "replace")
+    return found if isinstance(found, str) else found.message
 
 
 def _plain(status: int, message: str) -> ErrorReply:

@@ -90,6 +90,10 @@ class Gauges(Protocol):
         """The ways out of pools."""
         ...
 
+    def turned_away(self) -> Iterable[tuple[int, str, int]]:
+        """``(status, code, requests refused with it before they were any pool's)``."""
+        ...
+
     def connections(self) -> int:
         """Open client connections."""
         ...
@@ -201,6 +205,14 @@ class GatewayCollector(Collector):
         for pool, gateway, count in self._gauges.forwarded():
             forwarded.add_metric([pool, gateway], count)
         yield forwarded
+        away = CounterMetricFamily(
+            "forebay_turned_away",
+            "Requests refused before they were any pool's (no key, no such model, no JSON); counted nowhere else.",
+            labels=["status", "code"],
+        )
+        for status, code, count in self._gauges.turned_away():
+            away.add_metric([str(status), code], count)
+        yield away
         yield GaugeMetricFamily("forebay_client_connections", "Open client connections.", value=self._gauges.connections())
         yield GaugeMetricFamily("forebay_bodies_bytes", "Request bodies held.", value=self._gauges.bodies_bytes())
 

@@ -27,6 +27,10 @@ def _own_or_none(own: bytes) -> bytes:
     return own
 
 
+TURNED_AWAY_MAX = 64
+"""Kinds of refusals that are told apart on the metrics page."""
+
+
 class HttpServer(Intake):
     """All connections, their limits, and the timer. ``handle(connection, request)`` answers at once or sets ``connection.reply``.
 
@@ -59,6 +63,8 @@ class HttpServer(Intake):
         """Only other gateways connect: what they send is counted where it came in."""
         self.closing = False
         """No connection is kept alive any more."""
+        self.turned_away: dict[tuple[int, str], int] = {}
+        """Requests refused before they were any pool's, by status and code: no meter counts them."""
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -84,6 +90,13 @@ class HttpServer(Intake):
 
     def _connection(self) -> asyncio.Protocol:
         return cast("asyncio.Protocol", ClientConnection(self))
+
+    def turns_away(self, error: ErrorReply) -> None:
+        """Count a request that is refused before it is any pool's."""
+        key = (error.status, error.code or "")
+        if key not in self.turned_away and len(self.turned_away) >= TURNED_AWAY_MAX:
+            key = (error.status, "other")
+        self.turned_away[key] = self.turned_away.get(key, 0) + 1
 
     def stop_listening(self) -> None:
         """Accept no more; connections that are open live on."""
@@ -247,7 +260,9 @@ class ClientConnection:
         self.finish(keep_alive)
 
     def refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
-        """Answer the present request with an error."""
+        """Answer the present request with an error. One without a reply is no pool's yet."""
+        if self.reply is None:
+            self._server.turns_away(error)
         target = b"" if self.request is None else self.request.target
         self.answer(error.status, JSON, error_body(error, target), error.headers() + extra)
 
@@ -318,6 +333,8 @@ class ClientConnection:
 
     def _refuse_and_linger(self, error: ErrorReply) -> None:
         """The rest of the request is not read, so the connection can't go on; the client gets time to read the answer."""
+        if self.reply is None:
+            self._server.turns_away(error)
         error = self._server.spread(error)
         reader = self._reader
         body = error_body(error, reader.target)

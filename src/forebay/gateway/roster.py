@@ -1,6 +1,7 @@
 """A roster from the spec alone: what a gateway routes by before, or without, a controller."""
 
 from forebay.admission.capacity import replica_capacity
+from forebay.domain.replica import attached_id
 from forebay.domain.roster import Roster, RosterPool, RosterReplica
 from forebay.spec.types import Spec
 
@@ -14,6 +15,6 @@ def static_roster(spec: Spec) -> Roster:
     pools = []
     for pool in spec.pools:
         capacity = replica_capacity(pool, context_tokens.get(pool.model, CONTEXT_TOKENS))
-        replicas = tuple(RosterReplica(f"{pool.name}-{index}", url, capacity) for index, url in enumerate(pool.engine.attach))
+        replicas = tuple(RosterReplica(attached_id(pool.name, url), url, capacity) for url in pool.engine.attach)
         pools.append(RosterPool(pool.name, replicas))
     return Roster(0, 1, LEASE_S, tuple(pools))

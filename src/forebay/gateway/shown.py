@@ -63,6 +63,14 @@ class Shown:
         """Request bodies held."""
         return sum(server.bodies_bytes for server in self.servers)
 
+    def turned_away(self) -> Iterable[tuple[int, str, int]]:
+        """Refused before they were any pool's, by status and code."""
+        counts: dict[tuple[int, str], int] = {}
+        for server in (each for each in self.servers if not each.by_peer):
+            for key, count in server.turned_away.items():
+                counts[key] = counts.get(key, 0) + count
+        return [(*key, count) for key, count in sorted(counts.items())]
+
     def forwarded(self) -> Iterable[tuple[str, str, int]]:
         """Requests sent on to other gateways, by pool and gateway."""
         ways = next(iter(self.desk.pools.values())).ways if self.desk.pools else None

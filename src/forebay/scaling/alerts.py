@@ -9,6 +9,10 @@ from forebay.spec.types import Scaling, Slo
 BREACH_FOR_S = 60.0
 """An SLO missed for less is a blip."""
 IDS_NAMED_MAX = 3
+FAILED_FOR_S = 60.0
+"""A replica that has failed for less is being restarted, by Forebay or by whoever runs it."""
+NONE_FOR_S = 10.0
+"""A pool of which nothing is left is told sooner: what comes is held, and soon refused."""
 FULL_FOR_S = 10.0
 """A pool of which there can be no more: what waits for so long is told. Patience spares replicas, and here there are none to spare."""
 
@@ -47,7 +51,19 @@ def raised(
     if asks is not None:
         since_s = memory.asked_since_s if memory.asked_since_s is not None else now_s
         found.append(Alert(AlertKind.APPROVAL_WANTED, pool, f"held at {asks.replicas}: {asks.because}", since_s))
-    return tuple(found)
+    return tuple(found + _failed(pool, sight)) if sight.failed else tuple(found)
+
+
+def _failed(pool: str, sight: Sight) -> list[Alert]:
+    """That replicas have failed, and that all have: two alerts, since who was told of one must hear of the last one too."""
+    failed, others = len(sight.failed), sight.ready + sight.pending + sight.overdue + sight.draining
+    found = []
+    if (last_s := sight.failed[-1][0]) + NONE_FOR_S <= sight.now_s and not others:
+        found.append(Alert(AlertKind.NO_REPLICAS, pool, "no replica is left: what comes is held, then refused", last_s + NONE_FOR_S))
+    if (first_s := sight.failed[0][0]) + FAILED_FOR_S <= sight.now_s:
+        message = f"{failed} of {failed + others} failed: {_named([each for _, each in sight.failed])}"
+        found.append(Alert(AlertKind.REPLICAS_FAILED, pool, message, first_s + FAILED_FOR_S))
+    return found
 
 
 def _full(sight: Sight, memory: Memory, settings: Scaling) -> bool:
@@ -69,6 +85,9 @@ def _waits(sight: Sight, settings: Scaling) -> str:
 def _unknown(sight: Sight, ids: list[str]) -> str:
     parts = [f"{sight.missing} not known: replicas are held, not fewer and not zero"] if sight.missing else []
     if ids:
-        more = f" and {len(ids) - IDS_NAMED_MAX} more" if len(ids) > IDS_NAMED_MAX else ""
-        parts.append(f"no signals of {', '.join(ids[:IDS_NAMED_MAX])}{more}")
+        parts.append(f"no signals of {_named(ids)}")
     return "; ".join(parts) or "signals come back"
+
+
+def _named(ids: list[str]) -> str:
+    return ", ".join(ids[:IDS_NAMED_MAX]) + (f" and {len(ids) - IDS_NAMED_MAX} more" if len(ids) > IDS_NAMED_MAX else "")

@@ -54,6 +54,8 @@ class Sight(msgspec.Struct, frozen=True):
 
     in_engines: float = 0.0
     """Of ``waiting``, what waits inside ready engines, where no tier goes first."""
+    failed: tuple[tuple[float, str], ...] = ()
+    """World time since when each failed replica has been so, and its id; longest first."""
 
     @property
     def known(self) -> bool:
@@ -118,6 +120,7 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         kv_middle=_middle(told_usages, kv_silent),
         arriving_s=_arriving_s(pending, now_s) if pending else (),
         in_engines=min(1e12, in_engines),
+        failed=_failed(others) if others else (),
     )
 
 
@@ -158,3 +161,8 @@ def _arriving_s(pending: list[ReplicaObservation], now_s: float) -> tuple[float,
 
 def _oldest(overdue: list[ReplicaObservation]) -> float | None:
     return min((replica.requested_s for replica in overdue if math.isfinite(replica.requested_s)), default=None)
+
+
+def _failed(others: list[ReplicaObservation]) -> tuple[tuple[float, str], ...]:
+    failed = [replica for replica in others if replica.state is ReplicaState.FAILED and math.isfinite(replica.since_s)]
+    return tuple(sorted((replica.since_s, replica.id) for replica in failed))

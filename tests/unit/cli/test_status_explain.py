@@ -68,6 +68,17 @@ def test_an_unknown_price_is_a_dash_and_a_known_cost_has_its_column():
     assert "* preemptible tiers are left out" in free
 
 
+def test_what_was_refused_and_what_waits_of_batch_is_said_under_the_table():
+    """289 of 679 requests were refused and 52 of batch waited, and the table told of neither."""
+    unserved = {"arrived": 679, "shed": 289, "failed": 0, "truncated": 3}
+    busy = msgspec.structs.replace(POOL, waiting_preemptible=52, unserved=unserved)
+    text = shown(status.render(msgspec.structs.replace(STATUS, pools=(busy,))))
+    assert "chat: 52 of preemptible tiers wait" in text
+    assert "chat: of 679 requests* of the last 5m 289 were refused, 3 broke off" in text
+    calm = msgspec.structs.replace(POOL, waiting_preemptible=0, unserved=dict.fromkeys(unserved, 0))
+    assert "chat: " not in shown(status.render(msgspec.structs.replace(STATUS, pools=(calm,))))
+
+
 def test_what_waits_inside_engines_is_shown_beside_what_waits_in_lanes():
     full = msgspec.structs.replace(STATUS, pools=(msgspec.structs.replace(POOL, waiting=0.0, waiting_in_engines=44.0, unknown={}),))
     text = shown(status.render(full))

@@ -41,6 +41,20 @@ def test_what_waits_is_summed_net_of_preemptible_tiers(book):
     assert book.lanes_waiting("chat", 1.0) == Known(7.0, 1.0)
 
 
+def test_what_waits_of_preemptible_tiers_and_what_was_not_served_are_told_besides(book):
+    def told(row):
+        return Snapshot("g", row, 1, 1, (PoolLoad("chat", (LaneLoad("batch", True, 9, 0, 0.0),), (), (
+            TierCounts("interactive", False, 10 * row, 0, 0, 0, 4 * row, 2 * row, row, 0, 0),
+            TierCounts("batch", True, 500 * row, 0, 0, 0, 500 * row, 0, 0, 0, 0),
+        )),))  # fmt: skip
+
+    assert (book.preemptible_waiting("chat", 0.0), book.unserved("chat", 0.0)) == (None, None)
+    for at_s in (1, 2):
+        book.snapshot(told(at_s), float(at_s))
+    assert book.preemptible_waiting("chat", 2.0) == 9
+    assert book.unserved("chat", 2.0) == {"arrived": 10, "shed": 4, "failed": 2, "truncated": 1}
+
+
 def test_one_silent_gateway_makes_all_unknown_until_it_speaks_or_leaves(book):
     book.hello("h", 0.0)
     for name in "gh":

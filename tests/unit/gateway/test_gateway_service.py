@@ -374,6 +374,9 @@ def test_a_static_roster_takes_profiles_and_attached_urls():
     )
     roster = static_roster(spec)
     assert [[replica.url for replica in pool.replicas] for pool in roster.pools] == [list(attach.attach)] * 2
+    assert [replica.id for replica in roster.pools[0].replicas] == ["a@127.0.0.1:1", "a@127.0.0.1:2"], (
+        "told by address, as under a controller"
+    )
     assert roster.pools[0].replicas[0].capacity.kv_tokens == profile.kv_tokens
     other = roster.pools[1].replicas[0].capacity
     assert (other.kv_tokens, other.sequences, other.prefill_tokens, other.context_tokens) == (1_000_000, 256, 65_536, 2048)

@@ -207,6 +207,7 @@ def test_adapters_are_models_that_go_to_their_pool_as_they_are(world, spec):
         (b'{"detail":"Not Found"}', "Not Found"),
         (b"Internal Server Error", "Internal Server Error"),
         (b'{"error":"no such thing"}', "no such thing"),
+        (b'{"detail":"no \\"such\\" thing"}', 'no "such" thing'),
         (b'{"error":{"message":"too long","type":"BadRequestError","param":"max_tokens","code":400}}', "too long"),
         (b'{"object":"error","message":"old vLLM","type":"BadRequestError","code":400}', "old vLLM"),
         (b"", "The engine answered 404."),
@@ -219,7 +220,8 @@ def test_an_engines_error_is_told_in_four_fields_and_in_anthropics_form(body, ex
     assert error.message == expected
     assert (error.type, error.code) == ("invalid_request_error", None)
     assert in_shape(404, error.body(), b"/v1/embeddings") is None
-    assert in_shape(404, body, b"/v1/messages").status == 404
+    of_anthropic = in_shape(404, body, b"/v1/messages")
+    assert (of_anthropic.status, of_anthropic.message) == (404, expected)
 
 
 def test_an_engines_error_that_has_the_form_passes_as_it_is(world):

@@ -4,7 +4,9 @@ import asyncio
 
 import msgspec
 
-from forebay.spec.types import Team, TeamLimits
+from forebay.gateway.answers import ErrorReply
+from forebay.gateway.http import TURNED_AWAY_MAX, HttpServer
+from forebay.spec.types import Limits, Team, TeamLimits
 
 CHAT = {"model": "llama", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -70,6 +72,43 @@ def test_answers_tell_a_limited_team_what_is_left_and_others_nothing(world, spec
         await (streamed if seen.json().get("stream") else quick)(seen, answer)
 
     world(test, either, spec=teams(spec, requests_per_minute=2))
+
+
+def test_what_is_refused_before_it_is_any_pools_is_counted_by_status_and_code(world, spec):
+    """A client with a wrong key showed nowhere: not in the metrics, not in the log, not by its request's id."""
+
+    async def test(front):
+        for headers, body, target, status in (
+            (keyed("sk-nobodys"), CHAT, "/v1/chat/completions", 401),
+            (keyed("sk-nobodys"), None, "/v1/models", 401),
+            (keyed("sk-limited"), CHAT | {"model": "none"}, "/v1/chat/completions", 404),
+            (keyed("sk-limited"), b"{", "/v1/chat/completions", 400),
+            (keyed("sk-limited"), CHAT, "/nowhere", 404),
+            (keyed("sk-limited"), CHAT, "/v1/chat/completions", 200),
+            (keyed("sk-limited"), CHAT, "/v1/chat/completions", 429),
+            (keyed("sk-limited"), b"x" * 5000, "/v1/chat/completions", 413),
+        ):
+            assert (await front.ask(body, headers, target)).status == status
+        page = (await front.ask(None, target="/metrics")).body.decode()
+        assert [line for line in page.splitlines() if line.startswith("forebay_turned_away_total")] == [
+            'forebay_turned_away_total{code="",status="400"} 1.0',
+            'forebay_turned_away_total{code="invalid_api_key",status="401"} 2.0',
+            'forebay_turned_away_total{code="model_not_found",status="404"} 1.0',
+            'forebay_turned_away_total{code="unknown_url",status="404"} 1.0',
+            'forebay_turned_away_total{code="",status="413"} 1.0',
+        ], "what admission refuses is in forebay_shed_total"
+
+    few = teams(spec, requests_per_minute=1)
+    few = msgspec.structs.replace(few, limits=msgspec.structs.replace(few.limits, body_bytes_max=4000, streamed_body_bytes_max=4500))
+    world(test, quick, spec=few)
+
+
+def test_kinds_of_refusals_are_told_apart_up_to_a_bound():
+    server = HttpServer(Limits(), lambda connection, request: None)
+    for number in range(TURNED_AWAY_MAX + 10):
+        server.turns_away(ErrorReply(400, "", f"code-{number}", ""))
+    assert len(server.turned_away) == TURNED_AWAY_MAX + 1
+    assert server.turned_away[400, "other"] == 10
 
 
 def test_what_a_teams_limit_refuses_is_no_demand(world, spec):

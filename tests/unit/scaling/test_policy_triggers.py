@@ -194,3 +194,22 @@ def test_a_broken_promise_alerts_after_a_minute(make_pool, attainment, kinds):
         decision = pool.at(now_s, ttft_attainment=Known(attainment, now_s))
         assert bool(decision.alerts) is (bool(kinds) and now_s >= 60)
     assert [alert.kind for alert in decision.alerts] == kinds
+
+
+def test_a_pool_of_which_every_engine_is_gone_says_so_though_nobody_asks(make_pool):
+    """Six attached engines were gone for five minutes, idle, and no alert told of it."""
+    pool = make_pool(min_replicas=2, max_replicas=2, buffer=False)
+
+    def at(now_s, *states):
+        pool.now_s = now_s
+        replicas = [pool.replica(index, state, known=state is ReplicaState.READY) for index, state in enumerate(states)]
+        return {alert.kind: alert for alert in pool.at(now_s, replicas=replicas).alerts}
+
+    failed, ready = ReplicaState.FAILED, ReplicaState.READY
+    assert at(5.0, failed, ready) == at(59.0, failed, ready) == at(9.0, failed, failed) == {}
+    assert at(10.0, failed, failed)[AlertKind.NO_REPLICAS].since_s == 10.0
+    assert at(30.0, failed, ReplicaState.LOADING) == {}, "one is on its way"
+    one = at(60.0, failed, ready)
+    assert (one[AlertKind.REPLICAS_FAILED].message, one[AlertKind.REPLICAS_FAILED].since_s) == ("1 of 2 failed: chat-0", 60.0)
+    assert set(one) == {AlertKind.REPLICAS_FAILED}
+    assert {AlertKind.REPLICAS_FAILED, AlertKind.NO_REPLICAS} <= set(at(70.0, failed, failed)), "who was told of one hears of the last one"

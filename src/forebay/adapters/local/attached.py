@@ -6,12 +6,11 @@ engine that nothing will stop would only take capacity from its owner.
 
 import asyncio
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from forebay.adapters.local.health import HealthKind, probe
 from forebay.adapters.local.keeper import Pace
 from forebay.domain.events import Event
-from forebay.domain.replica import ReplicaState, ReplicaView, moved
+from forebay.domain.replica import ReplicaState, ReplicaView, attached_id, moved
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
 from forebay.ports.upstream import Upstream
@@ -19,11 +18,6 @@ from forebay.spec.types import Pool, Spec
 
 FAILURES_IN_A_ROW_MAX = 3
 """Bad health answers that make a ready engine failed: one lost packet must not take capacity away."""
-
-
-def attached_id(pool: str, url: str) -> str:
-    """The replica id of the engine at ``url``."""
-    return f"{pool}@{urlsplit(url).netloc}"
 
 
 class _Attached:
