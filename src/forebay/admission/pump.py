@@ -222,6 +222,7 @@ class Pump:
         """These wait again."""
         for victim, more_prompt_tokens in victims:
             replica.release(victim)
+            self.waiting.gave_up(victim)
             if more_prompt_tokens:
                 victim.resume(more_prompt_tokens)
             self.preempted_total += 1

@@ -17,7 +17,7 @@ FOLD_S = 0.01
 """What came is taken into the demand in steps no shorter than this."""
 BUSY_MIN = 0.01
 """Demand that keeps less than this of a replica busy is gone."""
-PATIENCE_S = 0.5
+PATIENCE_S = 0.6
 """Seconds until the next clear replica that a wholly idle replica may accept; one with no idle places accepts none."""
 AGAIN_S_MIN = 0.001
 """A moment that is foreseen is asked for no sooner than this after it was not yet there."""
