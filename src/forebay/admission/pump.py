@@ -125,8 +125,11 @@ class Pump:
 
     @property
     def prefilled_s(self) -> float:
-        """When the next prompt is foreseen to be prefilled on a replica that refused somebody who waits for want of that."""
+        """When the next prompt is foreseen to be prefilled on a replica that refused somebody who waits for want of that, or to be so
+        nearly prefilled that it is a moment for preemptible work elsewhere."""
         foreseen_s = [replica.wholes[0].prefilled_s for replica in self.replicas.wanting if replica.wholes]
+        if self.replicas.held:
+            foreseen_s.append(self.replicas.moment_s)
         return min(foreseen_s) if foreseen_s and self.waiting.count else math.inf
 
     def quiet_until_s(self) -> float:
@@ -163,6 +166,8 @@ class Pump:
         replicas, freed = self.replicas, self._freed
         if replicas.wanting:
             self.reclaim(now_s)
+            if replicas.held and replicas.moment_s <= now_s:
+                self.freed(next(iter(replicas.held)))
             self._want_anew()
         if replicas.courteous and now_s - self.urgent_s > COURTEOUS_S:
             replicas.be_courteous(False)
@@ -225,6 +230,7 @@ class Pump:
         """These wait again."""
         for victim, more_prompt_tokens in victims:
             replica.release(victim)
+            self.waiting.gave_up(victim)
             if more_prompt_tokens:
                 victim.resume(more_prompt_tokens)
             self.preempted_total += 1

@@ -19,7 +19,7 @@ from forebay.admission.budget import Replica, could_ever_fit
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix, PrefixIndex
 from forebay.admission.prior import Served
-from forebay.admission.reserve import Reserve
+from forebay.admission.reserve import AGAIN_S_MIN, Reserve
 from forebay.admission.sums import check_sums
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture, ReplicaLoad, RosterPool
@@ -69,7 +69,9 @@ class Replicas:
         self.held: dict[Replica, None] = {}
         """Replicas on which preemptible work would fit, and waits for a better moment…"""
         self._held_at_s = -math.inf
-        """…as of this time."""
+        """…as of this time…"""
+        self.moment_s = math.inf
+        """…and while there are any, when the first of these moments is foreseen to come."""
         self.reserve = Reserve()
         self._unweighed: list[Replica] = []
         """Replicas whose rank is not that of their permits now: where there is no choice, nobody weighs."""
@@ -207,15 +209,19 @@ class Replicas:
         return None
 
     def _spares(self, replica: Replica, ticket: Ticket, now_s: float) -> bool:
-        """Whether this is a moment for ``ticket``, which fits on ``replica``. If not, prompts that are prefilled elsewhere are news."""
+        """Whether this is a moment for ``ticket``, which fits on ``replica``. If not, prompts prefilled elsewhere are news, and so is the time."""
         lane = ticket.lane
         if not lane.preemptible or not self.courteous or lane.owed_tokens > 0:
             return True
         held = self.held
         if replica in held and self._held_at_s == now_s:
             return False
-        if self.reserve.spares(replica, self.listed, self.prefill_tokens_per_s, now_s):
+        moment_s = self.reserve.moment_s(replica, self.listed, self.prefill_tokens_per_s, now_s)
+        if moment_s <= now_s:
             return True
+        moment_s = max(moment_s, now_s + AGAIN_S_MIN)
+        if not held or moment_s < self.moment_s:
+            self.moment_s = moment_s
         held[replica] = None
         self._held_at_s = now_s
         for other in self.listed:

@@ -20,6 +20,8 @@ BUSY_MIN: Final = 0.01
 """Demand that keeps less than this of a replica busy is gone."""
 PATIENCE_S: Final = 0.6
 """Seconds until the next clear replica that a wholly idle replica may accept; one with no idle places accepts none."""
+AGAIN_S_MIN = 0.001
+"""A moment that is foreseen is asked for no sooner than this after it was not yet there."""
 
 
 class Reserve:
@@ -51,11 +53,16 @@ class Reserve:
         busy = self.tokens_per_s(now_s) / prefill_tokens_per_s
         return 0 if busy < BUSY_MIN else min(math.ceil(busy), listed - 1)
 
-    def spares(self, replica: Replica, listed: Iterable[Replica], prefill_tokens_per_s: float, now_s: float) -> bool:
-        """Whether preemptible work that fits on ``replica`` leaves enough of the ``listed`` ones clear, now or soon enough."""
+    def moment_s(self, replica: Replica, listed: Iterable[Replica], prefill_tokens_per_s: float, now_s: float) -> float:
+        """From when on preemptible work that fits on ``replica`` leaves enough of the ``listed`` ones clear, now or soon enough.
+
+        As it is foreseen at ``now_s``, which is the answer where that is so already.
+        """
         clear_in_s = sorted([other.clear_in_s(now_s) for other in listed if other is not replica])
         kept = self.replicas(len(clear_in_s) + 1, prefill_tokens_per_s, now_s)
-        return kept < 1 or clear_in_s[kept - 1] <= PATIENCE_S * idle_share(replica)
+        if kept < 1:
+            return now_s
+        return now_s + max(0.0, clear_in_s[kept - 1] - PATIENCE_S * idle_share(replica))
 
 
 def idle_share(replica: Replica) -> float:

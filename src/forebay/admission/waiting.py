@@ -14,6 +14,9 @@ from forebay.spec.types import Tier
 
 LOOK_MAX = 8
 """Requests looked at behind a head that fits nowhere."""
+AHEAD_STARTS = 8
+"""What a lane was given beyond its share counts towards it, up to so many requests like the one started last: enough that one which
+gets its share anyway is owed nothing, and little enough that one which others crowd out again is soon owed its share."""
 
 
 class Waiting:
@@ -71,10 +74,16 @@ class Waiting:
         for lane in self._sharing:
             if lane is ticket.lane:
                 if lane.owed_tokens > 0:
-                    lane.owed_tokens -= tokens
                     ticket.shared = True
+                lane.owed_tokens = max(lane.owed_tokens - tokens, -AHEAD_STARTS * tokens)
             elif lane.waiting and not (self.held and lane.preemptible):
                 lane.owed_tokens += lane.gain * tokens
+
+    def gave_up(self, ticket: Ticket) -> None:
+        """It is to lose its permit to another: its lane has not been given that, as far as it is ahead of its share."""
+        lane = ticket.lane
+        if lane.owed_tokens < 0:
+            lane.owed_tokens = min(0.0, lane.owed_tokens + ticket.total)
 
     def first(self, now_s: float) -> Ticket | None:
         """Who goes next; None: nobody waits, but for what is held back."""

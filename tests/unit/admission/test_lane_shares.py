@@ -1,9 +1,12 @@
 """Between lanes: the top goes first, and those below progress all the same."""
 
+import math
+
 from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.machine import Admission
 from forebay.admission.preempting import PREEMPTIONS_MAX
 from forebay.admission.pump import COURTEOUS_S
+from forebay.admission.waiting import AHEAD_STARTS
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica
 from forebay.domain.shape import Shape
 from forebay.spec.types import Tier
@@ -61,6 +64,50 @@ def test_lower_lanes_are_given_their_share_however_much_comes_of_the_top_one() -
 def test_a_share_of_nothing_is_strict_priority() -> None:
     pool = pool_of(tier("top", 0), tier("low", 1, min_share=0.0))
     assert shares(pool, ["top", "low"], 200) == {"top": 200, "low": 0}
+
+
+def test_a_lane_that_is_given_more_than_its_share_is_owed_nothing() -> None:
+    """Batch that had ten times its share all the same was owed a twentieth of what others got, and waited for no moment with that."""
+    pool = pool_of(tier("top", 0), tier("low", 1, min_share=0.2))
+    for ticket in range(60):
+        pool.arrive(ticket, "low", "t", SHORT, 0.0)
+    low, running = pool._lanes[1], 0
+    for turn in range(60):
+        if turn % 2:
+            pool.arrive(100 + turn, "top", "t", SHORT, 0.0)
+        (running,) = dispatched(pool.finish(running, None, 0.0))
+        assert (running >= 100) == bool(turn % 2), "each has its turn"
+        assert -AHEAD_STARTS * SHORT.total_tokens <= low.owed_tokens <= 0
+
+
+def test_one_that_was_ahead_of_its_share_is_given_it_again_after_a_few_starts_of_others() -> None:
+    pool = pool_of(tier("top", 0), tier("low", 1, min_share=0.2))
+    for ticket in range(60):
+        pool.arrive(ticket, "low", "t", SHORT, 0.0)
+    for ticket in range(40):
+        pool.finish(ticket, None, 0.0)
+    for ticket in range(100, 200):
+        pool.arrive(ticket, "top", "t", SHORT, 0.0)
+    running, tops = 40, 0
+    while running < 100 or not tops:
+        (running,) = dispatched(pool.finish(running, None, 0.0))
+        if running >= 100:
+            tops += 1
+        elif tops:
+            break
+    assert tops <= math.ceil(AHEAD_STARTS / pool._lanes[1].gain) + 1
+
+
+def test_a_place_that_was_given_up_does_not_count_towards_the_share() -> None:
+    pool = pool_of(tier("top", 0), tier("low", 1, preemptible=True, min_share=0.2), slots=2)
+    for ticket in range(6):
+        pool.arrive(ticket, "low", "t", SHORT, 0.0)
+    pool.finish(0, None, 0.0)  # 2 starts, and is the lane's first start while others wait
+    low = pool._lanes[1]
+    assert low.owed_tokens == -SHORT.total_tokens
+    (back,) = [effect for effect in pool.arrive(100, "top", "t", SHORT, 0.0) if isinstance(effect, Requeue)]
+    assert back.ticket == 2
+    assert low.owed_tokens == low.gain * SHORT.total_tokens, "only what the other was given"
 
 
 def test_a_share_is_not_banked_while_nothing_waits() -> None:

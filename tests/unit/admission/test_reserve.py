@@ -9,7 +9,7 @@ from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.machine import Admission
 from forebay.admission.outcomes import Shortage
 from forebay.admission.preempting import PREEMPTIONS_MAX
-from forebay.admission.reserve import DEMAND_TAU_S, PATIENCE_S, Reserve, idle_share
+from forebay.admission.reserve import AGAIN_S_MIN, DEMAND_TAU_S, PATIENCE_S, Reserve, idle_share
 from forebay.admission.young import UNBEGUN_LAG
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica
 from forebay.domain.shape import Shape
@@ -154,6 +154,36 @@ def test_the_more_is_idle_the_longer_the_way_to_a_clear_replica_may_be() -> None
         taker = next(one for one in pool._replicas.listed if 1 in one.permits)
         assert (PATIENCE_S * idle_share(other) >= taker.clear_in_s(30.0)) == starts
         assert bool(pool.arrive(2, "batch", "b", LONG, 30.0)) == starts, f"{running} run"
+
+
+def test_a_moment_that_comes_by_the_passing_of_time_is_not_missed() -> None:
+    """Batch was looked at again only when something was freed: where the way to a clear replica grew short meanwhile, places stood idle."""
+    pool = busy_pool(running=ROOM)
+    pool.arrive(1, "top", "t", Shape(5000, 10), 30.0)
+    taker = next(one for one in pool._replicas.listed if 1 in one.permits)
+    other = next(one for one in pool._replicas.listed if one is not taker)
+    assert pool.arrive(2, "batch", "b", LONG, 30.0) == []
+    moment_s = pool.next_deadline_s()
+    assert moment_s == pytest.approx(taker.horizon_s - PATIENCE_S * idle_share(other))
+    assert pool.quiet_until_s() == moment_s
+    assert pool.advance(moment_s - 0.01) == []
+    (started,) = pool.advance(pool.next_deadline_s() or 0.0)
+    assert isinstance(started, Dispatch)
+    assert (started.ticket, started.replica_id) == (2, other.id)
+    pool.check()
+
+
+def test_a_foreseen_moment_is_asked_for_a_few_times_at_most() -> None:
+    pool = busy_pool(running=ROOM)
+    pool.arrive(1, "top", "t", Shape(5000, 10), 30.0)
+    pool.arrive(2, "batch", "b", LONG, 30.0)
+    now_s, asked = 30.0, 0
+    while pool.waiting:
+        before_s, now_s = now_s, pool.next_deadline_s() or 0.0
+        assert now_s - before_s >= AGAIN_S_MIN / 2
+        asked += 1
+        pool.advance(now_s)
+    assert asked <= 3
 
 
 def test_without_others_batch_has_everything() -> None:
