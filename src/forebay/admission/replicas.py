@@ -209,7 +209,7 @@ class Replicas:
         return None
 
     def _spares(self, replica: Replica, ticket: Ticket, now_s: float) -> bool:
-        """Whether this is a moment for ``ticket``, which fits on ``replica``. If not, prompts prefilled elsewhere are news, and so is the time."""
+        """Whether this is a moment for ``ticket``, which fits on ``replica``. If not, prompts prefilled elsewhere are news, as is time."""
         lane = ticket.lane
         if not lane.preemptible or not self.courteous or lane.owed_tokens > 0:
             return True
