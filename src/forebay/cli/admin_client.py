@@ -25,7 +25,10 @@ TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 64 * 2**20
 ERROR_BYTES_MAX = 65_536
 DEFAULT_STATE = ".forebay"
-_HINTS = {"gateway": " (a `forebay gateway` alone is only found by --gateway URL; what a gateway knows of requests ends with its process)"}
+_HINTS = {
+    "gateway": " (a `forebay gateway` alone is only found by --gateway URL; what a gateway knows of requests ends with its process)",
+    "admin": " (a `forebay gateway` alone has no controller to ask: its own /ready and /metrics tell of it)",
+}
 """What else to know where none of a kind is found."""
 
 # Proxies are for the world outside; the admin API is on this machine or in this network.

@@ -13,7 +13,7 @@ from forebay.controller.usage_report import UsageLine, UsageReport, by_of, day_o
 
 def command(
     since: Annotated[
-        str | None, typer.Option(metavar="DAY", help="First day (UTC): 2026-11-01, today, or -7d. Default: the ledger's first.")
+        str | None, typer.Option(metavar="DAY", help="First day (UTC): 2026-11-01, yesterday, or -7d. Default: the ledger's first.")
     ] = None,
     until: Annotated[str | None, typer.Option(metavar="DAY", help="Last day, which is in. Default: today.")] = None,
     by: Annotated[

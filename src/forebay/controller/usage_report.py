@@ -84,17 +84,19 @@ def by_of(text: str | None) -> tuple[str, ...]:
 
 
 def day_of(name: str, text: str, now_wall_s: float) -> int:
-    """Days since 1970 (UTC) of an ISO day, ``today``, or one ago (``-7d``); raises BadInput that says what is allowed."""
+    """Days since 1970 (UTC) of an ISO day, ``today``, ``yesterday``, or one ago (``-7d``); raises BadInput that says what is allowed."""
     try:
-        if text == "today":
-            return int(now_wall_s // SECONDS_PER_DAY)
+        if text in {"today", "yesterday"}:
+            return int(now_wall_s // SECONDS_PER_DAY) - (text == "yesterday")
         if text.startswith("-"):
             return max(1, int((now_wall_s - parse_duration_s(text[1:])) // SECONDS_PER_DAY))
         day = date.fromisoformat(text).toordinal() - _EPOCH
         if day < 1:
             raise ValueError(text)
     except ValueError:
-        raise BadInput(f"{name}: found {text[:60]!r}; allowed: a day (UTC) such as 2026-11-29, today, or one ago such as -7d") from None
+        raise BadInput(
+            f"{name}: found {text[:60]!r}; allowed: a day (UTC) such as 2026-11-29, today, yesterday, or one ago such as -7d"
+        ) from None
     return day
 
 

@@ -4,6 +4,7 @@ A request without output (its client left before the first token, say) is given 
 takes it for one token, since its prompt was computed all the same.
 """
 
+import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -185,7 +186,7 @@ def _listed(names: Collection[str]) -> str:
 def _question(missing: list[str], names: Collection[str]) -> str:
     """How to say what the missing ones are called, with the likely names where there are some."""
     likely = {ours: next((name for name in names if _is_like(name, ours)), "") for ours in missing}
-    words = ",".join(f"{ours}={theirs or 'ITS_NAME'}" for ours, theirs in likely.items())
+    words = shlex.quote(",".join(f"{ours}={theirs or 'ITS_NAME'}" for ours, theirs in likely.items()))  # to be pasted into a shell
     return (
         f"; {'did you mean' if any(likely.values()) else 'say what they are called:'} --column {words}{'?' if any(likely.values()) else ''}"
     )

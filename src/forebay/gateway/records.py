@@ -194,6 +194,9 @@ class Records:
         asked = unquote(path[len(REQUESTS) :][:ID_CHARS_MAX].decode("utf-8", "replace"))
         record = self.of(team, asked.encode())
         if record is None:
-            message = f"No request with the id {asked[:128]!r} is here, or it ended too long ago to be known."
+            message = (
+                f"No request with the id {asked[:128]!r} is here, or it ended too long ago to be known, "
+                "or it was refused before it was queued (a wrong key, an unknown model, a bad body)."
+            )
             return ErrorReply(404, "invalid_request_error", "request_not_found", message, "id")
         return _encode(record)

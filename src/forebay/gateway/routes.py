@@ -82,6 +82,15 @@ _KEPT = re.compile(rb"/v1/responses/([A-Za-z0-9_-]{1,128})(/cancel|/input_items)
 _KEPT_METHODS = {None: (b"GET", b"DELETE"), b"/cancel": (b"POST",), b"/input_items": (b"GET",)}
 
 
+def unknown_url(path: bytes) -> ErrorReply:
+    """404, with the path that was meant where a base URL lacks its ``/v1`` (OpenAI's clients need it) or has one (Anthropic's add it)."""
+    message = f"Unknown request URL: {path[:200].decode('utf-8', 'replace')}."
+    meant = next((other for other in (b"/v1" + path, path.removeprefix(b"/v1")) if other in POSTS and other != path), None)
+    if meant is not None:
+        message += f" Did you mean {meant.decode()}? Look at the client's base URL."
+    return ErrorReply(404, "invalid_request_error", "unknown_url", message)
+
+
 def kept_response(path: bytes) -> tuple[str, tuple[bytes, ...]] | None:
     """The id in a path that asks for an answer kept by an engine, and the methods it may be asked with."""
     match = _KEPT.fullmatch(path)

@@ -44,7 +44,7 @@ from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.roster import static_roster
-from forebay.gateway.routes import POSTS, Route, kept_response
+from forebay.gateway.routes import POSTS, Route, kept_response, unknown_url
 from forebay.gateway.shown import Shown
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.crew import Crew
@@ -253,9 +253,7 @@ class Gateway(Duties):
             return
         page = self._pages.at(path)
         if page is None:
-            asked = path[:200].decode("utf-8", "replace")
-            unknown = ErrorReply(404, "invalid_request_error", "unknown_url", f"Unknown request URL: {asked}.")
-            self._refuse(connection, unknown, self._request_id(request))
+            self._refuse(connection, unknown_url(path), self._request_id(request))
         elif request.method not in READS:
             self._not_allowed(connection, request, "GET, HEAD")
         else:

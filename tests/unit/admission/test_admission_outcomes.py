@@ -1,5 +1,7 @@
 """What clients are told: one answer per refusal, no status that they take for a fault, times they obey."""
 
+from pathlib import Path
+
 import pytest
 
 from forebay.admission.outcomes import ANSWERS, RETRY_AFTER_S_MAX, RETRY_AFTER_S_MIN, Refusal, bounded, jittered
@@ -9,6 +11,13 @@ def test_every_refusal_has_an_answer_of_its_own() -> None:
     assert set(ANSWERS) == set(Refusal)
     assert len({answer.code for answer in ANSWERS.values()}) == len(Refusal)
     assert all(answer.message.endswith(".") and answer.type for answer in ANSWERS.values())
+
+
+def test_the_page_for_whoever_is_on_call_has_each_reason_beside_the_code_that_clients_see() -> None:
+    """A client reports `queue_wait_expired`, which was on no page."""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "admission.md").read_text(encoding="utf-8")
+    for why, answer in ANSWERS.items():
+        assert f"| `{why.value}` | {answer.status} | `{answer.code}` |" in page
 
 
 def test_contended_is_429_absent_is_503_impossible_is_400() -> None:

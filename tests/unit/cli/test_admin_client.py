@@ -74,7 +74,7 @@ def test_a_state_folder_that_is_ill(content, tmp_path):
 
 
 def test_without_a_word_it_is_the_one_here_or_else_the_only_one(tmp_path):
-    with pytest.raises(NotRunning, match="start one with `forebay up -c FILE`"):
+    with pytest.raises(NotRunning, match=r"start one with `forebay up -c FILE`.*a `forebay gateway` alone has no controller to ask"):
         admin_url(None, None)
     announce(Path("/somewhere"), HERE)
     assert admin_url(None, None) == HERE.admin

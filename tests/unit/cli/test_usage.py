@@ -75,20 +75,21 @@ def test_days_are_from_and_to_and_both_are_in(state):
     assert (found["since"], found["until"], len(found["lines"])) == ("2024-10-05", "2024-10-05", 1)
 
 
-@pytest.mark.parametrize("words", [("--since", "yesterday"), ("--by", "colour"), ("--by", "team,team"), ("--until", "1969-01-01")])
+@pytest.mark.parametrize("words", [("--since", "tomorrow"), ("--by", "colour"), ("--by", "team,team"), ("--until", "1969-01-01")])
 def test_what_can_not_be_meant_is_said(state, words):
     with pytest.raises(BadInput, match=f"{words[0][2:]}: found '{words[1]}'"):
         CliRunner().invoke(app, ["usage", "--state", state, *words], catch_exceptions=False)
 
 
 def test_without_a_history_it_says_how_to_get_one(tmp_path):
-    with pytest.raises(BadInput, match="there is no history at"):
+    with pytest.raises(BadInput, match=r"there is no history at .* or name the state folder of one that ran"):
         CliRunner().invoke(app, ["usage", "--state", str(tmp_path)], catch_exceptions=False)
 
 
 def test_days_can_be_told_as_so_long_ago():
     assert day_of("since", "-7d", DAY * 86_400.0 + 5) == DAY - 7
     assert day_of("since", "today", DAY * 86_400.0 + 5) == DAY
+    assert day_of("since", "yesterday", DAY * 86_400.0 + 5) == DAY - 1
 
 
 def test_days_too_long_ago_are_one_line():

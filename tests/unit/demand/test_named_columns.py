@@ -22,6 +22,7 @@ def problem(header, renamed=None):
         ("1.5,2,3", {}, "no header, it seems: the first line is a row"),
         ("2026-01-01T00:00:00Z,2,3", {}, "no header, it seems"),
         ("1.5,2,3", {"at_s": "time"}, "no header, it seems"),
+        ("Time,Input Tok,Output Tok", {}, r"did you mean --column 'timestamp=Time,prompt_tokens=Input Tok,output_tokens=Output Tok'\?"),
         ("at_s,prompt_tokens,tokens_out", {}, r"the header lacks output_tokens, .*did you mean --column output_tokens=tokens_out\?"),
         (
             "time,n,m",

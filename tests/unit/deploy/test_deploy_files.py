@@ -3,6 +3,7 @@
 import random
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import yaml
 from prometheus_client import generate_latest
@@ -13,6 +14,7 @@ from forebay.app.config import decode
 from forebay.controller.reports import Reports
 from forebay.controller.sturdy import SturdyStore
 from forebay.engine.catalogue import PROFILES
+from forebay.gateway.lending_families import lending_families
 from forebay.gateway.service import Gateway
 from forebay.testing.clock import LoopClock
 from forebay.testing.events import ListSink
@@ -51,6 +53,17 @@ def test_every_metric_in_a_rule_is_exported():
     assert len(named) >= 4
     names = run(exported)
     assert {name for name in named if name not in names and name.removesuffix("_total") not in names} == set()
+
+
+def test_the_page_of_metrics_has_each_that_is_exported_and_no_other():
+    """Twelve of them were on no page."""
+    page = (DEPLOY.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`(forebay_[a-z_]+)`", page))
+    assert len(listed) > 50
+    none = SimpleNamespace(workers=0, streams=0, lent_total=0, early_total=0, workers_lost=0, streams_lost=0)
+    workers = {family.name for family in lending_families(none)}
+    names = {name.removesuffix("_total") for name in run(exported)} | workers
+    assert {name.removesuffix("_total") for name in listed} == names
 
 
 def test_every_rule_says_who_is_woken_and_why():

@@ -106,6 +106,19 @@ def test_engines_admin_routes_are_never_reached(world, path):
     world(test, echo)
 
 
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [("/chat/completions", "/v1/chat/completions"), ("/v1/v1/messages", "/v1/messages"), ("/v1/rerank/x", None), ("/v1/files", None)],
+)
+def test_a_base_url_without_v1_or_with_two_is_told_what_was_meant(world, path, meant):
+    async def test(front):
+        message = (await front.ask({}, target=path)).json()["error"]["message"]
+        assert message.startswith(f"Unknown request URL: {path}.")
+        assert (f"Did you mean {meant}?" in message) if meant else ("mean" not in message)
+
+    world(test, echo)
+
+
 @pytest.mark.parametrize("path", ["/v1/files", "/v1/files/file-1/content", "/v1/batches", "/v1/fine_tuning/jobs", "/nothing"])
 def test_what_is_not_here_is_404_in_four_fields(world, path):
     async def test(front):

@@ -190,7 +190,10 @@ class SqliteStore:
 
     def _open(self, read_only: bool, file_bytes_max: int) -> Engine:
         if read_only and not self._path.is_file():
-            raise BadInput(f"there is no history at {self._path}; run `forebay up` with this configuration first")
+            raise BadInput(
+                f"there is no history at {self._path}; run `forebay up` with this configuration first, "
+                "or name the state folder of one that ran"
+            )
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
