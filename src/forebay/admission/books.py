@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from forebay.admission.candidates import Candidate, candidates
+from forebay.admission.candidates import Candidate
 from forebay.admission.fairness import Account
 from forebay.admission.looks import Position, TeamLoad
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import Waiting
 from forebay.admission.waits import position
+from forebay.admission.weighing import candidates
 from forebay.domain.roster import LaneLoad, ReplicaLoad
 from forebay.domain.shape import Shape
 from forebay.spec.types import Tier

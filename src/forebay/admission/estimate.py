@@ -45,6 +45,10 @@ OVERHEAD_TOKENS_MAX = 1000.0
 """…and where it has a page of instructions, hundreds."""
 _OVERHEAD_MESSAGES_START = 16.0
 
+# In names of their own, that a compiled module need not look up.
+_shape: Final = Shape
+_log2: Final = math.log2
+
 
 class _Overhead:
     """Tokens per message that a model's prompts have beside those of their texts: decaying sums."""
@@ -94,7 +98,7 @@ class _Lengths:
 
 
 def _bucket(tokens: float) -> int:
-    return min(LENGTH_BUCKETS - 1, int(2 * math.log2(tokens))) if tokens >= 1 else 0
+    return min(LENGTH_BUCKETS - 1, int(2 * _log2(tokens))) if tokens >= 1 else 0
 
 
 class _Learned:
@@ -162,7 +166,7 @@ class Estimator:
         each = math.ceil(learned.quantile_tokens)
         if each > each_max:
             each = each_max
-        return Shape(prompt_tokens, each * n, 0, each_max * n, n)
+        return _shape(prompt_tokens, each * n, 0, each_max * n, n)
 
     def expected_output(self, team: str, model: str, emitted_tokens: int) -> int | None:
         """The output to expect of one answer that has emitted so much and goes on; None where too few like it were seen."""

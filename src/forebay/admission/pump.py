@@ -27,6 +27,9 @@ PAUSES_MAX = 15
 COURTEOUS_S: Final = 60.0
 """For so long after an arrival that is not preemptible, preemptible work leaves a reserve."""
 
+# In names of their own, that a compiled module need not look up.
+_dispatch: Final = Dispatch
+
 
 class Pump:
     """Moves requests from ``waiting`` to replicas, and preemptible ones back."""
@@ -121,7 +124,7 @@ class Pump:
             waiting.started(entry)
         elif replicas.held:
             replicas.held.clear()
-        effects.append(Dispatch(entry.id, replica.id, replica.url))
+        effects.append(_dispatch(entry.id, replica.id, replica.url))
 
     @property
     def prefilled_s(self) -> float:

@@ -3,6 +3,8 @@
 Slots, since this is made and dropped for every request, and read many times in between.
 """
 
+from abc import ABC
+
 from forebay.admission.candidates import Candidate
 from forebay.domain.shape import Shape, Sized
 from forebay.gateway.ask import Ask
@@ -14,7 +16,7 @@ from forebay.gateway.http import ClientConnection
 from forebay.gateway.lending import Lent
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.passed import PassedHead
-from forebay.gateway.pool_desk import PoolDesk
+from forebay.gateway.pool_desk import Caller, PoolDesk
 from forebay.gateway.request import Request
 from forebay.gateway.sse import EventStream, Sink
 from forebay.gateway.whole import WholeBody
@@ -27,7 +29,7 @@ def nothing(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
     del wire, body, whole, last
 
 
-class CallState:
+class CallState(Caller, ABC):
     """One request's, from its arrival to its end."""
 
     __slots__ = (
@@ -97,9 +99,7 @@ class CallState:
         "_why",
         "_wire_bytes",
         "data",
-        "quiet_until_s",
         "sized",
-        "ticket",
         "way",
     )
 
@@ -188,8 +188,6 @@ class CallState:
     data: Sink
     """`ports.ResponseSink.data`: chosen by the head, as a stream's reads take another way than a whole body's."""
 
-    quiet_until_s: float
-    """See `pool_desk.Caller`."""
     sized: Sized | None
     """What is known of its body beside its size."""
 

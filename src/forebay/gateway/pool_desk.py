@@ -1,6 +1,7 @@
 """One pool at the desk: its machine, its meters, its outliers, and the requests that are inside; and what they are to the desk."""
 
-from typing import TYPE_CHECKING, Final, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
 
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.estimate import Estimator
@@ -34,61 +35,65 @@ STALL_S_UNKNOWN = 30.0
 """…and where no profile says how long a step takes."""
 
 
-class Ticketed(Protocol):
+class Ticketed:
     """A request as far as its end needs it."""
+
+    __slots__ = ("ticket",)
 
     ticket: int
 
 
-class Caller(Ticketed, Protocol):
+class Caller(Ticketed, ABC):
     """A request as the desk knows it."""
+
+    __slots__ = ("quiet_until_s",)
 
     quiet_until_s: float
     """Before this it has no times to look at (in a pool without ways out), and is owed no tokens: most that wait are so."""
 
+    @abstractmethod
     def dispatch(self, effect: Dispatch) -> None:
         """It has a permit: send it."""
-        ...
 
+    @abstractmethod
     def resumable(self) -> int | None:
         """Its answer has begun: how many more tokens of it would be prompt to whoever went on with it now; None: that can't be exact."""
-        ...
 
+    @abstractmethod
     def requeued(self) -> None:
         """Its permit is another's: stop the engine, forget what is not with the client yet, and wait."""
-        ...
 
+    @abstractmethod
     def refused(self, effect: Refuse) -> None:
         """It has none and will get none."""
-        ...
 
+    @abstractmethod
     def overflowed(self, effect: Refuse) -> bool:
         """Whether it goes elsewhere instead of being refused."""
-        ...
 
+    @abstractmethod
     def shut(self, effect: Refuse) -> None:
         """The gateway ends before it does."""
-        ...
 
+    @abstractmethod
     def over_limit(self, over: OverCap) -> None:
         """Its team has as much as it may have: it does not even wait."""
-        ...
 
+    @abstractmethod
     def sweep(self, now_s: float) -> None:
         """Look at its times."""
-        ...
 
+    @abstractmethod
     def streaming(self) -> tuple[str, float] | None:
         """The replica that owes it tokens, and since when it got none."""
-        ...
 
+    @abstractmethod
     def adopted(self, hop: bytes) -> bool:
         """Whether it is on that hop, which has ended at its other end; if so it is counted here."""
-        ...
 
+    @abstractmethod
     def moved_from(self, replica: str, why: str) -> None:
         """``replica`` has stopped working: go on elsewhere if it runs there."""
-        ...
 
 
 class PoolDesk:

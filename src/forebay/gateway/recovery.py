@@ -114,7 +114,7 @@ class Recovery(Ending, ABC):
             b"" if apart else body,
         )
         try:
-            self._exchange = self._context.upstream.send(url, wire, self, body=body if apart else b"")
+            self._exchange = self._context.upstream.send(url, wire, self, None, None, body if apart else b"")
         except ValueError as error:  # an address that is none: another replica may have one
             self._failed(End.CONNECT_FAILED, str(error))
             return

@@ -56,13 +56,14 @@ class Call(LentCall):
         before_s = facts.hop_waited_s if by_peer else 0.0
         self._arrived_s = now_s - before_s * self._context.speed
         self._tier, self._patience_s = tier, patience_s + before_s
-        self._ttft_s = tier.ttft_s
-        self._ttft_promise_s = None if by_peer and facts.hop_late else tier.ttft_s
+        ttft_s = self._ttft_s = tier.ttft_s
+        self._ttft_promise_s = None if by_peer and facts.hop_late else ttft_s
         limits = self._context.limits
         self._idle_s = tier.idle_s or limits.idle_s
         self._total_s = tier.total_s or limits.total_s
-        self.quiet_until_s = self._arrived_s + tier.ttft_s if self._ask.stream else math.inf
-        if self._ask.stream:
+        stream = bool(self._ask.stream)
+        self.quiet_until_s = self._arrived_s + ttft_s if stream else math.inf
+        if stream:
             self._ask_more()
         pool = self._pool
         if pool.lacking and self._ask.model in pool.adapters:
@@ -75,7 +76,7 @@ class Call(LentCall):
             self._context.desk.move(pool, pool, self, tier, self._team, shape, now_s, waits, prefix, self._tried)
         else:
             self._meter.arrive(shape)
-            self._context.desk.arrive(pool, self, tier, self._team, shape, now_s, patience_s, not self._ask.stream, prefix, self._tried)
+            self._context.desk.arrive(pool, self, tier, self._team, shape, now_s, patience_s, not stream, prefix, self._tried)
         if not self._wait_counted:
             self._waits(now_s)
             if self._pool.ways is not None:

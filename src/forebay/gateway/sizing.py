@@ -1,11 +1,16 @@
 """What is known of a request's body beside its size: what its images and audio cost, and its text as `counting` counts it."""
 
+from typing import Final
+
 from forebay.domain.shape import Sized
 from forebay.gateway.counting import counted
 from forebay.gateway.media import media_of
 from forebay.native import names_media
 from forebay.ports.tokens import TokenCounter
 from forebay.spec.types import Estimate
+
+# In names of their own, that a compiled module need not look up.
+_names_media: Final = names_media
 
 
 class Sizing:
@@ -19,7 +24,7 @@ class Sizing:
 
     def look(self, body: bytes) -> Sized | None:
         """What is known of ``body``; None: nothing but its size."""
-        media = names_media(body)
+        media = _names_media(body)
         if self.counter is None and not media:
             return None
         text_bytes, media_tokens = len(body), 0

@@ -16,6 +16,10 @@ TAIL_BYTES: Final = 4096
 """Of a long body only the end is looked at: usage stands there."""
 PARSED_BYTES_MAX: Final = 64 * 1024
 
+# In names of their own, that a compiled module need not look up.
+_decode: Final = decode_answer
+_usage: Final = Usage
+
 
 class WholeBody:
     """The parts of one body, until they are all there or too many."""
@@ -54,7 +58,7 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
     if len(body) > PARSED_BYTES_MAX:
         return usage_in_tail(body[-TAIL_BYTES:]), b'"abort"' in body and b'"finish_reason":"abort"' in body.replace(b'": "', b'":"')
     try:
-        answer = decode_answer(body)
+        answer = _decode(body)
     except UNREADABLE:
         return None, False
     aborted = False
@@ -65,9 +69,9 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
     if usage is None:
         return None, aborted
     details = usage.prompt_tokens_details
-    if details is None:  # as `usage.usage()`, which is two calls for every answer
+    if details is None:  # as `usage.usage()`, which is a call for every answer
         prompt_tokens, output_tokens = usage.prompt_tokens or 0, usage.completion_tokens or 0
-        return (None if (prompt_tokens | output_tokens) >> NUMBER_BITS else Usage(prompt_tokens, output_tokens)), aborted
+        return (None if (prompt_tokens | output_tokens) >> NUMBER_BITS else _usage(prompt_tokens, output_tokens)), aborted
     return usage.usage(), aborted
 
 

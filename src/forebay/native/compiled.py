@@ -35,7 +35,7 @@ MANIFEST = "sources.json"
 _ROOMS = {
     "admission": (
         "asked", "books", "budget", "capacity", "deadlines", "estimate", "fairness", "kv", "lanes", "machine", "pace", "peaks",
-        "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits",
+        "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits", "weighing",
     ),
     "gateway": (
         "body", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "identity", "large", "leaving", "lent",

@@ -100,7 +100,7 @@ def test_report_9_a_large_prompt_is_held_once_and_not_copied_to_be_sent(world):
         def __init__(self, taken):
             self.taken = taken
 
-        def send(self, *_, body, **__):
+        def send(self, _url, _request, _sink, _timeout_s=None, _more=None, body=b""):
             self.taken.append(body)
             return Nothing()
 
