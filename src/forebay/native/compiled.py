@@ -32,7 +32,7 @@ MANIFEST = "sources.json"
 # fmt: off
 _ROOMS = {
     "admission": (
-        "asked", "books", "budget", "capacity", "deadlines", "estimate", "fairness", "kv", "lanes", "machine", "pace", "peaks",
+        "asked", "books", "budget", "capacity", "deadlines", "estimate", "fairness", "foresight", "kv", "lanes", "machine", "pace", "peaks",
         "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits",
     ),
     "gateway": (
