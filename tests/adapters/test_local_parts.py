@@ -233,10 +233,10 @@ def test_one_bad_answer_takes_nothing_away_and_three_do():
     assert answers.forgotten == ["http://127.0.0.1:8000"]
 
 
-def contexts_told(declared, models, looks=1, profile=None):
+def contexts_told(declared, models, looks=1, profile=None, metrics="vllm"):
     """What is told of an engine whose ``/v1/models`` answers are ``models``, under a model declared with ``declared`` tokens."""
     sink = ListSink()
-    pool = Pool("chat", "m", EngineKind("attach", attach=("http://127.0.0.1:8000",)), profile)
+    pool = Pool("chat", "m", EngineKind("attach", attach=("http://127.0.0.1:8000",), metrics=metrics), profile)
     answers = Answers(health=[200], **{"v1/models": models})
 
     async def main():
@@ -273,6 +273,17 @@ def test_a_context_that_the_engine_does_not_share_is_told_once_with_both_numbers
 @pytest.mark.parametrize("page", [models_page(8192), (200, b'{"data": [{"id": "m"}]}'), (200, b"\xff"), (401, b""), (200, b'{"data": []}')])
 def test_an_engine_that_agrees_or_says_nothing_of_its_context_is_believed(page):
     assert contexts_told(8192, [page], looks=3) == []
+
+
+def test_an_engine_that_serves_the_model_under_another_name_is_told_with_what_to_do():
+    (told,) = contexts_told(8192, [models_page(8192, "tiny")], looks=3)[:1]
+    assert told == (
+        "model_differs",
+        "chat",
+        "chat@127.0.0.1:8000 at http://127.0.0.1:8000 serves other, tiny, and not m: call the model so, or start it with --served-model-name m",
+    )
+    kinds = [kind for kind, _, _ in contexts_told(8192, [models_page(8192, "tiny")], metrics="llamacpp")]
+    assert "model_differs" not in kinds, "it answers to any"
 
 
 def test_a_pool_of_a_smaller_profile_is_compared_with_that():

@@ -176,6 +176,12 @@ class Account:
         """All that wait, by when they are late."""
         return [ticket for _, seq, ticket in self._line if ticket.queued_seq == seq]
 
+    def in_order(self, most: int) -> tuple[list[Ticket], list[Ticket]]:
+        """Up to ``most`` of those that are on time, and of those that are late, each as they start."""
+        line, split = self._line, self._split
+        on_time = [ticket for _, seq, ticket in line[split : split + most] if ticket.queued_seq == seq]
+        return on_time, [ticket for _, seq, ticket in line[self._first : min(split, self._first + most)] if ticket.queued_seq == seq]
+
     def _sweep(self) -> None:
         line = self._line
         self._split = sum(ticket.queued_seq == seq for _, seq, ticket in line[: self._split])

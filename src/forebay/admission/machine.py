@@ -15,6 +15,7 @@ from forebay.admission.books import Books
 from forebay.admission.budget import Replica
 from forebay.admission.effects import Effect, Refuse
 from forebay.admission.fairness import OUTPUT_COST
+from forebay.admission.foresight import LOOK_EVERY_S, doomed
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix
@@ -54,6 +55,7 @@ class Admission(Books):
         self.cached = self._replicas.cached
         self.foreseen = self._replicas.foreseen
         self._outlook = outlook
+        self._foreseen_s = -math.inf
 
     def arrive(
         self,
@@ -225,6 +227,17 @@ class Admission(Books):
         effects: list[Effect] = []
         if self._waiting.count:
             self._run(now_s, effects)
+        return effects
+
+    def foresee(self, now_s: float) -> list[Effect]:
+        """Refuse what waits and won't be started in time as things go; to be called every few seconds, at least."""
+        effects: list[Effect] = []
+        if self._waiting.count and now_s - self._foreseen_s >= LOOK_EVERY_S:
+            self._foreseen_s = now_s
+            for entry in doomed(self._lanes, self._replicas, now_s):
+                self._refuse(entry, Refusal.WOULD_EXPIRE, now_s, effects)
+            if effects:
+                self._settle(now_s, effects)
         return effects
 
     def next_deadline_s(self) -> float | None:

@@ -13,7 +13,8 @@ from typing import Protocol, cast
 import httptools
 
 HEAD_BYTES_MAX = 64 * 1024
-BODY_BYTES_MAX = 32 * 2**20
+BODY_BYTES_MAX = 64 * 2**20
+"""What a gateway lets through by default; uvicorn, on which vLLM runs, has no bound."""
 PIPELINED_MAX = 32
 """Whole requests that may wait on one connection before it is no longer read (one read may overshoot it)."""
 

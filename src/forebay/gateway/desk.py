@@ -223,6 +223,8 @@ class Desk:
                 if everyone or call.quiet_until_s <= now_s:
                     call.sweep(now_s)
             self._find_stalled(pool, now_s)
+            if pool.admission.waiting and not isinstance(pool.admission, SpillAdmission):
+                self._after(pool, pool.admission.foresee(now_s))
             self._ejected(pool, pool.outliers.advance(now_s))
 
     def _find_stalled(self, pool: PoolDesk, now_s: float) -> None:

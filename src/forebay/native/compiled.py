@@ -34,8 +34,9 @@ MANIFEST = "sources.json"
 # fmt: off
 _ROOMS = {
     "admission": (
-        "asked", "books", "budget", "capacity", "deadlines", "estimate", "fairness", "kv", "lanes", "machine", "pace", "peaks",
-        "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits", "weighing",
+        "asked", "books", "budget", "capacity", "deadlines", "estimate", "fairness", "foresight", "kv", "lanes", "machine", "pace",
+        "peaks", "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits",
+        "weighing",
     ),
     "gateway": (
         "body", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "identity", "large", "leaving", "lent",

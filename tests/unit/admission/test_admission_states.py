@@ -319,6 +319,8 @@ class AdmissionStates(RuleBasedStateMachine):
             after_s = self.machine.next_deadline_s()
             assert after_s is None or after_s > self.now_s, "a deadline that has come is still ahead"
         self.now_s = until_s
+        self.carry_out(self.machine.advance(self.now_s))
+        self.carry_out(self.machine.foresee(self.now_s))
 
     # --- what always holds -----------------------------------------------------------------------------------------
 

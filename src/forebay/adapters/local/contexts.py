@@ -1,7 +1,7 @@
-"""Whether an engine takes the context that the configuration says: one ready engine of each pool is asked, and a difference told once.
+"""Whether an engine serves the model, and takes the context, that the configuration says: one ready engine of each pool is asked once.
 
-The engine's word is ``max_model_len`` of ``/v1/models`` (vLLM, SGLang and emulated engines tell it). One that says nothing
-of it is believed to be as configured.
+Another name is told where engines mind theirs (llama.cpp answers to any). Of the context the engine's word is ``max_model_len`` of
+``/v1/models`` (vLLM, SGLang and emulated engines tell it). One that says nothing of it is believed to be as configured.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from forebay.spec.types import Pool, Spec
 MODELS_PATH = "/v1/models"
 BODY_BYTES_MAX = 2**20
 TIMEOUT_REAL_S = 2.0
+NAMES_TOLD_MAX = 8
 TRIES_MAX = 3
 """An engine that does not answer is asked so often in all."""
 
@@ -69,11 +70,19 @@ class Contexts:
             if self._tries[pool.name] < TRIES_MAX:
                 self._open[pool.name] = pool
             return
-        told, declared = _told(body, pool.model) if status == 200 else None, self._tokens[pool.name]
+        found = _models(body) if status == 200 else []
+        if found and pool.engine.metrics == "vllm" and all(one.id != pool.model for one in found):
+            names = ", ".join(one.id for one in found[:NAMES_TOLD_MAX])
+            what = f"{view.id} at {view.url} serves {names}, and not {pool.model}"
+            self._emit("model_differs", pool, f"{what}: call the model so, or start it with --served-model-name {pool.model}")
+        told, declared = _told(found, pool.model), self._tokens[pool.name]
         if told is not None and told != declared:
             which = f"models.{pool.model}.context is {declared}, but {view.id} takes {told} tokens"
             words = f"{which}: {consequence(declared, told)}; set it to {told}, or start the engine with {declared}"
-            self._sink.emit(Event("context_differs", self._clock.now_s(), self._clock.wall_s(), pool.name, words))
+            self._emit("context_differs", pool, words)
+
+    def _emit(self, kind: str, pool: Pool, words: str) -> None:
+        self._sink.emit(Event(kind, self._clock.now_s(), self._clock.wall_s(), pool.name, words))
 
 
 def consequence(declared: int, told: int) -> str:
@@ -86,10 +95,13 @@ def _expected(pool: Pool, declared: int) -> int:
     return min(declared, pool.profile.context_tokens) if pool.profile is not None else declared
 
 
-def _told(body: bytes, model: str) -> int | None:
+def _models(body: bytes) -> list[_Model]:
     try:
-        found = msgspec.json.decode(body, type=_Models).data
+        return msgspec.json.decode(body, type=_Models).data
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return None
+        return []
+
+
+def _told(found: list[_Model], model: str) -> int | None:
     own = [one for one in found if one.id == model] or found[:1]
     return next((one.max_model_len for one in own if one.max_model_len), None)
