@@ -57,7 +57,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     @property
     def choices(self) -> int:
         """Answers asked for. More than engines take count as so many: the engine will say what is wrong."""
-        return max(1, min(self.n or 1, CHOICES_MAX))
+        n = self.n
+        return 1 if n is None else max(1, min(n, CHOICES_MAX))
 
     @property
     def output_tokens_max(self) -> int | None:
