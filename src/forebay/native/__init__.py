@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forebay.native import pure
+from forebay.native.compiled import SUFFIX, is_whole
 
 SOURCE = Path(__file__).with_name("relay.c")
 BUILT = "forebay.native._relay"
@@ -23,6 +24,9 @@ def chosen(source: Path = SOURCE, built: str = BUILT, wanted: str = "") -> tuple
     if wanted not in ("", "0"):
         return pure, "Python, as FOREBAY_PURE says"
     try:
+        file = source.with_name(f"{built.rpartition('.')[2]}{SUFFIX}")
+        if file.is_file() and not is_whole(file):
+            raise ImportError(f"{file} is cut off")
         module = importlib.import_module(built)
     except ModuleNotFoundError:
         return pure, "Python, C was not built"

@@ -44,14 +44,18 @@ def build(target: Path, source: Path = FOLDER / "relay.c", *, more: tuple[str, .
     words = command(sysconfig.get_config_var("LDSHARED"), Path(sysconfig.get_path("include")), os.environ)
     if isinstance(words, str):
         return words
+    try:
+        return _build(target, source, [*words, *more])
+    except (OSError, subprocess.TimeoutExpired) as error:  # no such compiler after all, a folder that can't be written to, a full disk
+        return f"it could not be made: {error}"
+
+
+def _build(target: Path, source: Path, words: list[str]) -> str:
     made = hashlib.sha256(source.read_bytes()).hexdigest()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".relay-") as folder:
         fresh = Path(folder) / target.name
-        whole = [*words, f'-DRELAY_SOURCE="{made}"', *more, str(source), "-o", str(fresh)]
-        try:
-            done = subprocess.run(whole, capture_output=True, text=True, errors="replace", timeout=COMPILE_S_MAX, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"the C compiler failed: {error}"
+        whole = [*words, f'-DRELAY_SOURCE="{made}"', str(source), "-o", str(fresh)]
+        done = subprocess.run(whole, capture_output=True, text=True, errors="replace", timeout=COMPILE_S_MAX, check=False)
         if done.returncode:
             said = done.stderr.strip().splitlines()
             return f"the C compiler failed: {next((line for line in said if 'error' in line), said[-1] if said else words[0])}"

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import json
 import os
+import struct
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,8 @@ GROUP = "forebay"
 LIBRARY = f"{GROUP}__mypyc"
 """What all of them are in; a module's own file only names its part of it."""
 MANIFEST = "sources.json"
+_ELF_64 = b"\x7fELF\x02"
+_ELF_HEAD_BYTES = 64
 
 # fmt: off
 _ROOMS = {
@@ -68,11 +71,29 @@ def files_in(folder: Path = FOLDER) -> dict[str, Path]:
 
 
 def all_there(folder: Path = FOLDER) -> bool:
-    """Whether all those files are there, with something in them."""
+    """Whether all those files are there, and whole."""
+    return all(is_whole(file) for file in files_in(folder).values())
+
+
+def is_whole(file: Path) -> bool:
+    """Whether a shared object is there, and not cut off, as on a full disk: to load one that is may kill the process (SIGBUS).
+
+    What an ELF ends with, stripped or not, is the table of its sections, of which its head (e_shoff, e_shentsize, e_shnum) says where
+    it is; of other formats it is only known that there is something.
+    """
     try:
-        return all(file.stat().st_size for file in files_in(folder).values())
+        with file.open("rb") as opened:
+            head = opened.read(_ELF_HEAD_BYTES)
+            size = opened.seek(0, os.SEEK_END)
     except OSError:
         return False
+    if not head.startswith(_ELF_64):
+        return size > 0
+    if len(head) < _ELF_HEAD_BYTES:
+        return False
+    order = "<" if head[5] == 1 else ">"
+    (sections_at,), (each, count) = struct.unpack_from(f"{order}Q", head, 0x28), struct.unpack_from(f"{order}HH", head, 0x3A)
+    return bool(sections_at + each * count <= size)
 
 
 def digests(modules: Sequence[str], sources: Path = SOURCES) -> dict[str, str]:

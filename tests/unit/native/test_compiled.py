@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -141,6 +142,29 @@ def test_where_what_was_compiled_cannot_be_loaded_python_is_used(tmp_path):
         said = compiled.found_by(compiled.Finder({broken: file}), broken)
     assert said == "Python, C can't be loaded"
     assert sys.meta_path == before
+
+
+def test_a_shared_object_that_was_cut_off_is_not_loaded(tmp_path):
+    """The loader maps what is not there, and the process dies of SIGBUS."""
+    section_table = 64 * 3
+    for order, mark in (("<", 1), (">", 2)):
+        head = bytearray(b"\x7fELF\x02" + bytes([mark]) + b"\0" * 58)
+        struct.pack_into(f"{order}Q", head, 0x28, 1000)
+        struct.pack_into(f"{order}HH", head, 0x3A, 64, 3)
+        file = tmp_path / "cut.so"
+        for size, whole in (
+            (1000 + section_table, True),
+            (1000 + section_table + 8, True),
+            (1000 + section_table - 1, False),
+            (500, False),
+        ):
+            file.write_bytes(head + b"\0" * (size - len(head)))
+            assert compiled.is_whole(file) is whole
+        file.write_bytes(head[:40])
+        assert not compiled.is_whole(file)
+    file.write_bytes(b"\xcf\xfa\xed\xfe another format")
+    assert compiled.is_whole(file)
+    assert not compiled.is_whole(tmp_path / "none.so")
 
 
 def sources_of(tmp_path, monkeypatch, during):

@@ -12,7 +12,7 @@ import pytest
 from both import BUILT, needs_built
 
 from forebay import native
-from forebay.native import build, chosen, pure
+from forebay.native import build, chosen, compiled, pure
 
 
 @pytest.fixture
@@ -52,6 +52,19 @@ def test_what_is_older_than_its_source_is_not_used(tmp_path, made):
 
 def test_without_its_source_what_was_built_is_used(tmp_path, made):
     assert chosen(tmp_path / "relay.c", made(b"old"))[1] == "C"
+
+
+def test_what_was_cut_off_is_not_loaded(tmp_path):
+    """As on a full disk: the loader would map what is not there, and the process die of SIGBUS."""
+    (tmp_path / f"cut{compiled.SUFFIX}").write_bytes(b"\x7fELF\x02\x01" + b"\xff" * 100)
+    with pytest.warns(UserWarning, match="is cut off; build it with"):
+        assert chosen(tmp_path / "relay.c", "cut") == (pure, "Python, C can't be loaded")
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_and_no_failure(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    said = build.build(tmp_path / "file" / build.file_name())
+    assert said.startswith(("it could not be made: ", "there is no"))
 
 
 def test_what_cannot_be_loaded_is_not_used(tmp_path, monkeypatch):
