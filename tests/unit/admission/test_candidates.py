@@ -2,9 +2,9 @@
 
 import pytest
 
-from forebay.admission.candidates import CANDIDATES_MAX
 from forebay.admission.machine import Admission
 from forebay.admission.prefixes import prefix_of
+from forebay.admission.weighing import CANDIDATES_MAX
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica
 from forebay.domain.shape import Shape
 from forebay.spec.types import Tier

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from emulated_fleet import body, fleet
 
-from forebay.admission.candidates import CANDIDATES_MAX, Candidate
+from forebay.admission.candidates import Candidate
+from forebay.admission.weighing import CANDIDATES_MAX
 from forebay.gateway import leaving as leaving_module
 from forebay.gateway import records as records_module
 from forebay.gateway.leaving import SAMPLE_EVERY
