@@ -210,22 +210,38 @@ class Desk:
             self._after(pool, pool.admission.set_roster(pool.routes(now_s), now_s))
 
     def sweep(self) -> None:
-        """Let every request look at its times, and see which replicas have stalled."""
+        """Let every request look at its times, and see which replicas have stalled.
+
+        One that can't even do that, by a fault of ours, is broken off: it keeps no place, and no other's client waits for it. What it
+        failed with is raised when all have had their look.
+        """
         now_s = self.now_s()
+        failed: Exception | None = None
         for pool in self.spills:
             for call in list(pool.calls.values()):
-                call.sweep(now_s)
+                failed = self._swept(pool, call, now_s) or failed
         for pool in self.pools.values():
             if pool.ways is not None:
                 pool.ways.sweep(now_s)
             everyone = pool.ways is not None
             for call in list(pool.calls.values()):
                 if everyone or call.quiet_until_s <= now_s:
-                    call.sweep(now_s)
+                    failed = self._swept(pool, call, now_s) or failed
             self._find_stalled(pool, now_s)
             if pool.admission.waiting and not isinstance(pool.admission, SpillAdmission):
                 self._after(pool, pool.admission.foresee(now_s))
             self._ejected(pool, pool.outliers.advance(now_s))
+        if failed is not None:
+            raise failed
+
+    def _swept(self, pool: PoolDesk, call: Caller, now_s: float) -> Exception | None:
+        try:
+            call.sweep(now_s)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised when the others have had their look
+            call.break_off()
+            self.abandon(pool, call, None, now_s)
+            return error
+        return None
 
     def _find_stalled(self, pool: PoolDesk, now_s: float) -> None:
         """One stream may starve by itself, as where its KV was preempted; where all do, the engine does not step."""

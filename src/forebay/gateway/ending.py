@@ -58,6 +58,13 @@ class Ending(Recorded):
     def _bytes_read(self) -> int:
         return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)
 
+    def break_off(self) -> None:
+        """See `pool_desk.Caller`. Bare, since anything else of it may be what fails."""
+        self._over = True
+        self._forget_emitted()
+        self._drop_exchange()
+        self._connection.abort()
+
     def _drop_exchange(self) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:

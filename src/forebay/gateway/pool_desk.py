@@ -84,6 +84,10 @@ class Caller(Ticketed, ABC):
         """Look at its times."""
 
     @abstractmethod
+    def break_off(self) -> None:
+        """It has failed by a fault of ours: hang up at both ends, and count nothing of it."""
+
+    @abstractmethod
     def streaming(self) -> tuple[str, float] | None:
         """The replica that owes it tokens, and since when it got none."""
 

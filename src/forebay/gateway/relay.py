@@ -1,10 +1,9 @@
 """One request's way through: waiting, sent, answered; and back to the queue where its replica fails it.
 
-The client's connection and the engine's exchange call in here, and nothing else writes to the client meanwhile. Up to
-the first content every failure can be tried on another replica, and the client sees only that it took longer. After
-it, another replica goes on with the answer where it can do so exactly (`recovery`), and else a failure ends the stream
-with a proper error event: never a silent truncation. The permit lasts until the engine's last byte, a refusal, or the
-client's leaving, whichever comes first; each of the three ends it exactly once (`ending`).
+The client's connection and the engine's exchange call in here, and nothing else writes to the client meanwhile. Up to the first content
+every failure can be tried on another replica, and the client sees only that it took longer. After it, another replica goes on with the
+answer where it can do so exactly (`recovery`), and else a failure ends the stream with a proper error event: never a silent truncation. The
+permit lasts until the engine's last byte, a refusal, or the client's leaving, whichever comes first; each ends it exactly once (`ending`).
 """
 
 import math
@@ -59,8 +58,7 @@ class Call(LentCall):
         ttft_s = self._ttft_s = tier.ttft_s
         self._ttft_promise_s = None if by_peer and facts.hop_late else ttft_s
         limits = self._context.limits
-        self._idle_s = tier.idle_s or limits.idle_s
-        self._total_s = tier.total_s or limits.total_s
+        self._idle_s, self._total_s = tier.idle_s or limits.idle_s, tier.total_s or limits.total_s
         stream = bool(self._ask.stream)
         self.quiet_until_s = self._arrived_s + ttft_s if stream else math.inf
         if stream:
@@ -71,7 +69,7 @@ class Call(LentCall):
         self._context.retries.arrived_total += 1
         if by_peer:  # counted where it came in
             if self._continues:
-                self._meter = TierMeter(self._pool.name, tier, 0.0)  # all of it there, so this is shown nowhere
+                self._meter = TierMeter(pool.name, tier, 0.0)  # all of it there, so this is shown nowhere
             waits = self._waits_left(tier, now_s)
             self._context.desk.move(pool, pool, self, tier, self._team, shape, now_s, waits, prefix, self._tried)
         else:
@@ -79,7 +77,7 @@ class Call(LentCall):
             self._context.desk.arrive(pool, self, tier, self._team, shape, now_s, patience_s, not stream, prefix, self._tried)
         if not self._wait_counted:
             self._waits(now_s)
-            if self._pool.ways is not None:
+            if pool.ways is not None:
                 self._look_around(now_s)
 
     def _ask_more(self) -> None:

@@ -385,7 +385,6 @@ class Gateway(Duties):
 
     def _sweep(self) -> None:
         self._sweep_later()
-        self.desk.sweep()
         self.failures.sweep()
         if self.lending is not None:
             self.lending.sweep()
@@ -393,6 +392,7 @@ class Gateway(Duties):
             pool, why = self._truncation
             self._emit("streams_truncated", f"{self._truncations} streams were broken off; the last: {why}", pool)
             self._truncations = 0
+        self.desk.sweep()  # last: it may raise
 
 
 __all__ = ["Gateway", "static_roster"]
