@@ -37,7 +37,7 @@ less."""
 STILL_SHARE = 0.65
 """The band where the forecast is hardly ever far off, at a swing of SWING_STILL: there a replica more or less misses little, and hardly
 anything else ends a calm. From SWING_RESTLESS on the band is the cold start's. Over the recorded weeks a demand as even as Azure's
-swings by 0.09 to 0.12 in all hours, the O365 week by 0.12 to 0.26; there so wide a band would take 1.6 % more GPU-hours."""
+swings by 0.09 to 0.12 in all hours, the O365 week by 0.12 to 0.26; there a band of 0.6 at all hours takes 1.6 % more GPU-hours."""
 SWING_STILL, SWING_RESTLESS = 0.11, 0.14
 QUICK_S, SLOW_S = 90.0, 360.0
 """Cold starts between which what is prudent changes: for as long as a start what was decided wrongly goes on costing."""
