@@ -30,13 +30,13 @@ from forebay.simulation.tune import kept
 
 POINTS: tuple[dict[str, float], ...] = (
     {"start_share": 0.0, "forecast_calm_s": 60.0},
-    {"start_share": 0.2},
+    {"start_share": 0.3},
+    {"start_share": 0.5},
     {},
-    {"start_share": 0.6},
-    {"start_share": 0.6, "forecast_calm_s": 900.0},
+    {"start_share": 0.65, "forecast_calm_s": 900.0},
+    {"start_share": 0.75},
     {"start_share": 0.75, "forecast_calm_s": 900.0},
     {"start_share": 0.85, "forecast_calm_s": 1800.0},
-    {"start_share": 0.92, "forecast_calm_s": 3600.0},
 )
 
 

@@ -10,8 +10,10 @@ the price of ``1 ÷ (STEEPNESS·allowed)`` idle replica-hours for a missed one, 
 1. From there the default price is multiplied with what errors of the forecast make it worth (`scaling.fair`), and corrected by what
 really misses (`scaling.sustained`).
 
-A start costs too: its node is paid while it loads. Spread over the time a replica is kept, that makes starting one a
-little dearer than holding one, and letting one go a little less thrifty: a band in which nothing happens.
+A start costs too: its node is paid while it loads, and every change is a risk. So starting one has to be worth more than holding
+one, and letting one go too: a band in which nothing happens, from a miss's price × (1 - band) to its price ÷ (1 - band). Misses grow
+evenly in their logarithm, so that is as far down as up, and what is held goes to and fro about what is best. Over a band of ±x in
+that logarithm misses are on average sinh(x) ÷ x times those in its middle (`_bend`), so the middle is that much dearer.
 """
 
 import math
@@ -29,16 +31,21 @@ STEEPNESS = 7.0
 """Growth of the logarithm of misses with use: measured on the simulated fleet (Llama-3.1-70B on H200, conversation lengths) from
 1 % of misses to a third of them."""
 START_SHARES = ((90.0, 0.5), (360.0, 0.5), (540.0, 0.6))
-"""By the cold start: the part of the price that the start's cost moves, between the lines. A start is paid off over a quarter of an hour:
-over the recorded weeks that costs no more GPU-hours than an hour, and halves the changes. With starts as long as that the band would
-swallow all; and even the shortest start is a change, which is worth avoiding where that costs nothing, the more so as the calm before a
-scale-in (`scale_in.calm_s`) then damps less."""
+"""By the cold start: the band, between the lines. With starts as long as the last, more would swallow all; and even the shortest start
+is a change, which is worth avoiding where that costs nothing, the more so as the calm before a scale-in (`scale_in.calm_s`) then damps
+less."""
+STILL_SHARE = 0.65
+"""The band where the forecast is hardly ever far off, at a swing of SWING_STILL: there a replica more or less misses little, and hardly
+anything else ends a calm. From SWING_RESTLESS on the band is the cold start's. Over the recorded weeks a demand as even as Azure's
+swings by 0.09 to 0.12 in all hours, the O365 week by 0.12 to 0.26; there a band of 0.6 at all hours takes 1.6 % more GPU-hours."""
+SWING_STILL, SWING_RESTLESS = 0.11, 0.14
 QUICK_S, SLOW_S = 90.0, 360.0
 """Cold starts between which what is prudent changes: for as long as a start what was decided wrongly goes on costing."""
 LANDED_QUICK, LANDED_SLOW = 0.0, 0.5
 """How far into the band a change goes, of its width. Where a change as such is worth avoiding, the best goes not to the band's nearest
 edge, where the next one is soon due, but into it (the (s, S) rule of inventories: Scarf 1960). Half of it takes a quarter to a third of
-the changes away over the recorded weeks with starts of six minutes; with starts of 90 s it makes more of them turn back."""
+the changes away over the recorded weeks with starts of six minutes; with starts of 90 s it makes more of them turn back, but where the
+forecast hardly strays."""
 AIM_QUICK, AIM_SLOW = 0.99, 0.95
 """Of the allowed share: what misses are steered to."""
 MOVED_MIN_QUICK, MOVED_MIN_SLOW = 0.85, 0.95
@@ -77,26 +84,53 @@ class Prices(msgspec.Struct, frozen=True):
     miss_usd: float
 
 
-def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: float, moved: float = 1.0) -> Prices:
-    """What ``settings`` say; ``moved``: what the default price of a miss has been multiplied with meanwhile."""
+def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: float, moved: float = 1.0, swing: float = 1.0) -> Prices:
+    """What ``settings`` say.
+
+    ``moved``: what the default price of a miss has been multiplied with meanwhile; ``swing``: the spread of the forecast's errors.
+    """
     allowed = max(ALLOWED_MIN, 1 - slo.attainment)
     idle = settings.idle_usd if settings.idle_usd is not None else replica_hour_usd or 1.0
     miss = settings.miss_usd if settings.miss_usd is not None else moved * idle / (STEEPNESS * allowed)
-    band = start_share(cold_start_s) if settings.start_share is None else settings.start_share
+    share = start_share(cold_start_s, swing) if settings.start_share is None else settings.start_share
     slow = slowness(cold_start_s)
     aim, moved_min = AIM_QUICK + slow * (AIM_SLOW - AIM_QUICK), MOVED_MIN_QUICK + slow * (MOVED_MIN_SLOW - MOVED_MIN_QUICK)
-    return Prices(miss / idle / (1 + band), miss / idle / (1 - band), allowed, aim, moved_min, idle, miss)
+    middle = miss / idle * _bend(share, (1 - slow) * stillness(swing))
+    return Prices(middle * (1 - share), middle / (1 - share), allowed, aim, moved_min, idle, miss)
+
+
+def start_share(cold_start_s: float, swing: float) -> float:
+    """The band: the share of the price of a miss that starting one more, or letting one go, has to be worth."""
+    usual = _usual_share(cold_start_s)
+    return max(usual, usual + stillness(swing) * (STILL_SHARE - usual))
 
 
 @lru_cache(maxsize=STARTS_KEPT_MAX)
-def start_share(cold_start_s: float) -> float:
-    """Half the band, as a share of the price of a miss, between what starts a replica and what lets one go."""
+def _usual_share(cold_start_s: float) -> float:
     return float(np.interp(cold_start_s, [start_s for start_s, _ in START_SHARES], [share for _, share in START_SHARES]))
 
 
-def landed(cold_start_s: float) -> float:
-    """How far into the band a change goes, 0 to 1, where a start takes ``cold_start_s``."""
-    return LANDED_QUICK + slowness(cold_start_s) * (LANDED_SLOW - LANDED_QUICK)
+def _bend(share: float, gathered: float) -> float:
+    """Misses on average over the band, as a multiple of those in its middle.
+
+    What is held lies evenly in the band. Only where changes go to the middle, and serve at once, it lies the nearer to it the likelier
+    (``gathered``, 0 to 1), as what strays from a middle to two edges that send it back.
+    """
+    half = -math.log1p(-share)
+    if not half > 0:
+        return 1.0
+    even, towards = math.sinh(half) / half, (math.sinh(half / 2) / (half / 2)) ** 2
+    return even + gathered * (towards - even)
+
+
+def landed(cold_start_s: float, swing: float) -> float:
+    """How far into the band a change goes, 0 to 1, where a start takes ``cold_start_s`` and the forecast strays by ``swing``."""
+    return LANDED_QUICK + max(slowness(cold_start_s), stillness(swing)) * (LANDED_SLOW - LANDED_QUICK)
+
+
+def stillness(swing: float) -> float:
+    """1 for a forecast that strays by SWING_STILL or less, 0 for one that does by SWING_RESTLESS or more."""
+    return min(1.0, max(0.0, (SWING_RESTLESS - swing) / (SWING_RESTLESS - SWING_STILL)))
 
 
 def slowness(cold_start_s: float) -> float:

@@ -98,21 +98,22 @@ def forecasted(outlook: Outlook, capacity: PoolCapacity, prices: Prices) -> Term
     return Term("forecast", TermKind.FLOOR, replicas, because, numbers)
 
 
-def kept(outlook: Outlook, capacity: PoolCapacity, allowed: float) -> int:
-    """As many as are worth keeping: a little more than are worth starting, and what the highest demand up to the horizon takes."""
-    worth = max(outlook.expected_per_s * outlook.headroom_keep, outlook.peak_per_s) / (capacity.rate_per_s or math.inf)
-    return pooled(worth, capacity, allowed)
-
-
 def landing(outlook: Outlook, capacity: PoolCapacity, allowed: float, part: float) -> int:
     """Where a change goes that is ``part`` of the way from what is worth starting to what is worth keeping."""
-    headroom = outlook.headroom_start + part * (outlook.headroom_keep - outlook.headroom_start)
-    return pooled(outlook.expected_per_s * headroom / (capacity.rate_per_s or math.inf), capacity, allowed)
+    return _for_load(_within(outlook, part), capacity, allowed)
 
 
-def peaked(outlook: Outlook, capacity: PoolCapacity, allowed: float) -> int:
-    """What the highest demand up to the horizon takes."""
-    return pooled(outlook.peak_per_s / (capacity.rate_per_s or math.inf), capacity, allowed)
+def kept(outlook: Outlook, capacity: PoolCapacity, allowed: float, part: float = 1.0) -> int:
+    """`landing`, and what the highest demand up to the horizon takes: how few are left by a scale-in that goes so far."""
+    return _for_load(max(_within(outlook, part), outlook.peak_per_s), capacity, allowed)
+
+
+def _within(outlook: Outlook, part: float) -> float:
+    return outlook.expected_per_s * ((1 - part) * outlook.headroom_start + part * outlook.headroom_keep)
+
+
+def _for_load(per_s: float, capacity: PoolCapacity, allowed: float) -> int:
+    return pooled(per_s / (capacity.rate_per_s or math.inf), capacity, allowed)
 
 
 def awake(wake_s: float, cold_start_s: float) -> Term | None:

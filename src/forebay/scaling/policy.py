@@ -53,7 +53,7 @@ class QueueFirst:
         self._unseen_s_min = max(UNSEEN_S_MIN, 5 * settings.interval_s)
         self._schedule = Schedule(calendar, pool)
         self._shaped = shapes.ShapedCapacity(capacity, settings, slo)
-        self._priced: tuple[float, float, economics.Prices] | None = None
+        self._priced: tuple[tuple[float, float, float], economics.Prices] | None = None
         """The last prices, with what they are of: the same for a minute."""
         self._told: tuple[bytes, Memory, bool] | None = (
             None  # the last decision's, packed and not (it mostly comes back), and if it learned
@@ -207,7 +207,7 @@ class QueueFirst:
             self._wake_s,
             observation.preemptible_due,
             # Beside warm nodes the split says what runs: more of it running is less of it warm.
-            economics.landed(cold_start_s) if reserve is None else 0.0,
+            economics.landed(cold_start_s, memory.learnt.swing) if reserve is None else 0.0,
         )
         hold = None
         if missing:
@@ -272,11 +272,10 @@ class QueueFirst:
         )
 
     def _prices(self, sight: Sight, memory: Memory) -> economics.Prices:
-        cold_start_s, moved = self._cold_start_s(sight), memory.price * memory.learnt.fair_price
-        if self._priced is None or self._priced[:2] != (cold_start_s, moved):
-            found = economics.prices(self._settings, self._slo, self._capacity.replica_hour_usd, cold_start_s, moved)
-            self._priced = (cold_start_s, moved, found)
-        return self._priced[2]
+        key = self._cold_start_s(sight), memory.price * memory.learnt.fair_price, memory.learnt.swing
+        if self._priced is None or self._priced[0] != key:
+            self._priced = (key, economics.prices(self._settings, self._slo, self._capacity.replica_hour_usd, *key))
+        return self._priced[1]
 
     def _cold_start_s(self, sight: Sight) -> float:
         """Until a replica asked for now serves as the others do."""

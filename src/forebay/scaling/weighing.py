@@ -111,8 +111,9 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         caps=caps.terms(settings, capacity, sight, facts.memory.lows, facts.active),
         lower=hold,
         demand=demand,
-        keep=_keep(facts),
-        let_go=_let_go(facts),
+        keep=_kept(facts, 1.0),
+        # As far into the band from above as a change goes from below.
+        let_go=_kept(facts, 1 - facts.landed) if facts.landed else None,
     )
 
 
@@ -150,24 +151,11 @@ def _landed(forecast: Term, facts: Facts) -> Term:
     return msgspec.structs.replace(forecast, replicas=replicas, because=because)
 
 
-def _let_go(facts: Facts) -> int | None:
-    """Down to where a scale-in goes: as far into the band from above as a change goes from below."""
-    outlook, part = facts.outlook, facts.landed
-    if outlook is None or not part:
-        return None
-    replicas = max(
-        floors.landing(outlook, facts.capacity, facts.prices.allowed, 1 - part),
-        floors.peaked(outlook, facts.capacity, facts.prices.allowed),
-    )
-    spare = floors.spared(replicas, facts.settings)
-    return spare.replicas if spare is not None else replicas
-
-
-def _keep(facts: Facts) -> int | None:
-    """Replicas worth keeping, spares included."""
+def _kept(facts: Facts, part: float) -> int | None:
+    """Replicas that a scale-in leaves which goes down to ``part`` of the band, spares included; None: there is no outlook."""
     if facts.outlook is None:
         return None
-    keep = floors.kept(facts.outlook, facts.capacity, facts.prices.allowed)
+    keep = floors.kept(facts.outlook, facts.capacity, facts.prices.allowed, part)
     spare = floors.spared(keep, facts.settings)
     return spare.replicas if spare is not None else keep
 

@@ -88,9 +88,9 @@ PRICES = Record(
         Field(
             "band",
             Number(0, BAND_MAX, example=0.6),
-            "A change is worth that much of `miss`, up or down. Wider: fewer changes for a few more GPU-hours.",
+            "One more is started at `miss` × (1 − band), one let go at `miss` ÷ (1 − band). Wider: fewer changes, a few more GPU-hours.",
             "start_share",
-            default="0.5 to 0.6, by the cold start",
+            default="0.5 to 0.65, by the cold start and the forecast's errors",
         ),
     ),
     Scaling,

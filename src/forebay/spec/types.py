@@ -209,7 +209,9 @@ class Scaling(msgspec.Struct, frozen=True):
     idle_usd: float | None = None
     """What an idle replica-hour costs; default: the replica's price."""
     start_share: float | None = None
-    """Half the band, as a share of the price of a miss, between what starts a replica and what lets one go; default: by the cold start."""
+    """The band about the price of a miss: from price × (1 - it), which starts a replica, to price ÷ (1 - it), which lets one go.
+
+    Default: by the cold start, and wider where the forecast hardly strays (`scaling.economics`)."""
     domains: int = 1
     """Failure domains the replicas are spread over; one of them may fail. 1: nothing is spared for that."""
     budget_usd_per_hour: float | None = None

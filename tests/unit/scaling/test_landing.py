@@ -21,14 +21,14 @@ def history(now_s, per_min):
     return History(WALL_S + end_s - 36 * 300.0, 300.0, column, column, column)
 
 
-def played(make_pool, cold_start_s, desired, looks=30):
+def played(make_pool, cold_start_s, desired, looks=30, per_min=1000):
     """Decisions of half an hour at 1000/min, twenty replicas' worth, on a fleet that gets what it asks for."""
     pool = make_pool(max_replicas=60, buffer=False, capacity=PoolCapacity(rate_per_s=50 / 60, cold_start_s=cold_start_s, origin="declared"))
     pool.desired = desired
     found = []
     for _ in range(looks):
         now_s = pool.now_s + 60.0
-        found.append(pool.at(now_s, per_min=1000, history=history(now_s, 1000)))
+        found.append(pool.at(now_s, per_min=per_min, history=history(now_s, per_min)))
     return pool, found
 
 
@@ -40,11 +40,16 @@ def edges(pool, decision):
 
 @pytest.mark.parametrize(("cold_start_s", "part"), [(30.0, 0.0), (90.0, 0.0), (225.0, 0.25), (360.0, 0.5), (900.0, 0.5)])
 def test_the_slower_a_start_the_further_a_change_goes(cold_start_s, part):
-    assert economics.landed(cold_start_s) == pytest.approx(part)
+    assert economics.landed(cold_start_s, economics.SWING_RESTLESS) == pytest.approx(part)
+
+
+@pytest.mark.parametrize("cold_start_s", [30.0, 90.0, 360.0, 900.0])
+def test_where_the_forecast_hardly_strays_a_change_goes_to_the_middle_however_quick_a_start_is(cold_start_s):
+    assert economics.landed(cold_start_s, 0.0) == economics.landed(cold_start_s, economics.SWING_STILL) == economics.LANDED_SLOW
 
 
 def test_a_rise_goes_into_the_band_and_no_further(make_pool):
-    pool, decisions = played(make_pool, 360.0, 15)
+    pool, decisions = played(make_pool, 360.0, 15, per_min=1035)
     rise = next(each for each in decisions if each.reason == "forecast")
     start, keep = edges(pool, rise)
     assert start + 0.5 < rise.replicas <= keep
@@ -77,3 +82,12 @@ def test_a_landing_lies_in_the_band_and_never_falls_as_demand_rises(expected, st
     least, outlook = lands(expected)
     assert floors.landing(outlook, EACH, 0.01, 0.0) <= least <= floors.landing(outlook, EACH, 0.01, 1.0)
     assert least <= lands(expected * more)[0]
+
+
+@given(st.floats(0.1, 60), st.floats(0, 90), st.floats(0.8, 2), st.floats(0, 1), st.floats(0, 1))
+def test_a_scale_in_leaves_what_the_landing_and_the_highest_demand_take_and_all_of_the_band_at_most(expected, peak, start, width, part):
+    outlook = Outlook(expected, peak, expected, 360.0, "level", start, start + width)
+    level = Outlook(peak, peak, peak, 360.0, "level", 1.0, 1.0)
+    left = floors.kept(outlook, EACH, 0.01, part)
+    assert left == max(floors.landing(outlook, EACH, 0.01, part), floors.landing(level, EACH, 0.01, 0.0))
+    assert left <= floors.kept(outlook, EACH, 0.01)

@@ -70,11 +70,41 @@ def test_a_band_that_is_set_stands_for_the_usual_one_and_a_wider_one_starts_late
     counts, before = seen(*[0.9, 1.1] * 25), None
     for band in (0.0, 0.2, 0.4, 0.6, 0.8, 0.95):
         found = prices(Scaling(start_share=band), SLO, 3.2, 900.0)
-        assert (found.start, found.keep) == (found.miss_usd / found.idle_usd / (1 + band), found.miss_usd / found.idle_usd / (1 - band))
+        assert found.keep / found.start == pytest.approx((1 - band) ** -2)
         start, keep = headrooms(counts, found)
         assert before is None or (start <= before[0] and keep >= before[1])
         before = start, keep
     assert prices(Scaling(start_share=0.5), SLO, 3.2, 0.0) == prices(Scaling(), SLO, 3.2, 0.0)
+
+
+@pytest.mark.parametrize("band", [0.0, 0.3, 0.5, 0.8])
+def test_over_the_band_as_much_misses_as_at_the_price_itself(band):
+    """Misses held are in inverse proportion to the price, and prices spread evenly in their logarithm: nothing else is assumed of the band."""
+    found = prices(Scaling(start_share=band), SLO, 3.2, 360.0)
+    held = np.exp(np.linspace(math.log(found.start), math.log(found.keep), 10_001))
+    assert float((1 / held).mean()) == pytest.approx(found.idle_usd / found.miss_usd, rel=1e-4)
+
+
+def test_where_changes_go_to_the_middle_and_serve_at_once_as_much_misses_as_at_the_price_itself():
+    """As above, weighed by how near to the middle a price is: highest there, nothing at the edges."""
+    found = prices(Scaling(start_share=0.6), SLO, 3.2, economics.QUICK_S, swing=economics.SWING_STILL)
+    places = np.linspace(-1.0, 1.0, 10_001)
+    held = np.exp((math.log(found.start * found.keep) + places * math.log(found.keep / found.start)) / 2)
+    assert float(np.average(1 / held, weights=1 - abs(places))) == pytest.approx(found.idle_usd / found.miss_usd, rel=1e-4)
+
+
+def test_the_band_is_wider_the_less_the_forecast_strays_and_the_longer_a_start_takes():
+    swings = (0.3, economics.SWING_RESTLESS, 0.125, economics.SWING_STILL, 0.01)
+    for cold_start_s in (90.0, 360.0, 900.0):
+        shares = [economics.start_share(cold_start_s, swing) for swing in swings]
+        assert shares == sorted(shares)
+        assert shares[0] == shares[1] < shares[2] < shares[3] == shares[4] == economics.STILL_SHARE
+    assert economics.start_share(90.0, 0.3) < economics.start_share(900.0, 0.3)
+
+
+def test_a_declared_band_is_the_same_however_the_forecast_strays():
+    settled = Scaling(start_share=0.4)
+    assert prices(settled, SLO, 3.2, 360.0, swing=0.05) == prices(settled, SLO, 3.2, 360.0, swing=0.5)
 
 
 @pytest.mark.parametrize(

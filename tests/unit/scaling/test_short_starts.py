@@ -26,12 +26,12 @@ def test_the_fair_price_is_lowered_more_the_shorter_starts_are():
 @pytest.mark.parametrize(("cold_start_s", "share"), [(5.0, 0.5), (90.0, 0.5), (360.0, 0.5), (450.0, 0.55), (900.0, 0.6)])
 def test_the_band_is_widest_where_a_start_is_dear(cold_start_s, share):
     found = at(cold_start_s)
-    assert found.keep / found.start == pytest.approx((1 + share) / (1 - share))
+    assert found.keep / found.start == pytest.approx((1 - share) ** -2)
 
 
 def test_a_declared_band_is_taken_as_it_is():
     found = at(90.0, start_share=0.2)
-    assert found.keep / found.start == pytest.approx(1.2 / 0.8)
+    assert found.keep / found.start == pytest.approx(0.8**-2)
 
 
 def test_the_level_is_of_as_long_as_the_horizon_within_a_minute_and_three():
