@@ -237,7 +237,7 @@ class Desk:
     def _swept(self, pool: PoolDesk, call: Caller, now_s: float) -> Exception | None:
         try:
             call.sweep(now_s)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised when the others have had their look
+        except Exception as error:
             call.break_off()
             self.abandon(pool, call, None, now_s)
             return error
