@@ -90,7 +90,7 @@ PRICES = Record(
             Number(0, BAND_MAX, example=0.6),
             "One more is started at `miss` × (1 − band), one let go at `miss` ÷ (1 − band). Wider: fewer changes, a few more GPU-hours.",
             "start_share",
-            default="0.5 to 0.65, by the cold start and the forecast's errors",
+            default="0.42 to 0.65, by the cold start and the forecast's errors",
         ),
     ),
     Scaling,

@@ -74,7 +74,7 @@ def test_a_band_that_is_set_stands_for_the_usual_one_and_a_wider_one_starts_late
         start, keep = headrooms(counts, found)
         assert before is None or (start <= before[0] and keep >= before[1])
         before = start, keep
-    assert prices(Scaling(start_share=0.5), SLO, 3.2, 0.0) == prices(Scaling(), SLO, 3.2, 0.0)
+    assert prices(Scaling(start_share=0.5), SLO, 3.2, 360.0) == prices(Scaling(), SLO, 3.2, 360.0)
 
 
 @pytest.mark.parametrize("band", [0.0, 0.3, 0.5, 0.8])

@@ -23,7 +23,7 @@ def test_the_fair_price_is_lowered_more_the_shorter_starts_are():
     assert found[0] == economics.MOVED_MIN_QUICK < found[-1] == economics.MOVED_MIN_SLOW < 1
 
 
-@pytest.mark.parametrize(("cold_start_s", "share"), [(5.0, 0.5), (90.0, 0.5), (360.0, 0.5), (450.0, 0.55), (900.0, 0.6)])
+@pytest.mark.parametrize(("cold_start_s", "share"), [(5.0, 0.42), (90.0, 0.42), (225.0, 0.46), (360.0, 0.5), (450.0, 0.55), (900.0, 0.6)])
 def test_the_band_is_widest_where_a_start_is_dear(cold_start_s, share):
     found = at(cold_start_s)
     assert found.keep / found.start == pytest.approx((1 - share) ** -2)
