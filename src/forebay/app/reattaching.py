@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from forebay.app import config
 from forebay.app.watched_file import WatchedFile
 from forebay.domain.errors import BadInput
 from forebay.spec.types import Spec
@@ -23,6 +22,8 @@ class Reattaching(WatchedFile):
 
     async def reload(self) -> None:
         """Read it, and attach to what it lists if it is right."""
+        from forebay.app import config  # YAML and the shipped profiles: a controller whose file is never edited does without
+
         try:
             self._take(await asyncio.to_thread(config.load, self._path))
         except BadInput:

@@ -98,6 +98,7 @@ class ControllerSystem(msgspec.Struct):
     admin: AdminServer
     fleet: CompositeFleet
     attached: AttachedFleet
+    contexts: Contexts
     store: SqliteStore
     upstream: HttpUpstream
     webhook: Webhook | None
@@ -105,7 +106,7 @@ class ControllerSystem(msgspec.Struct):
     def take(self, spec: Spec) -> None:
         """Attach to what ``spec`` lists; raises BadInput, with nothing changed, where it differs in what needs a new start."""
         self.controller.use(spec, policies(spec))
-        self.attached.use(spec)
+        self.contexts.attached(self.attached.use(spec))
 
     async def close(self) -> None:
         """Let go of everything; engines that run are not stopped by this."""
@@ -130,9 +131,10 @@ async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int
     recorder = Recorder(sturdy, sink)
     started = LocalFleet(spec, clock, upstream, store, recorder, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
     attached = AttachedFleet(spec, clock, upstream, recorder)
-    fleet = CompositeFleet([started, attached], Contexts(spec, upstream, clock, recorder))
+    contexts = Contexts(spec, upstream, clock, recorder)
+    fleet = CompositeFleet([started, attached], contexts)
     await fleet.adopt()
     control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink, secrets.token_hex(16))
     channel = Channel(control.hear, control.lost, join_secret(spec), partial(secrets.token_hex, NONCE_BYTES))
     admin = AdminServer(Reports(control, sturdy, clock))
-    return ControllerSystem(control, channel, admin, fleet, attached, store, upstream, webhook)
+    return ControllerSystem(control, channel, admin, fleet, attached, contexts, store, upstream, webhook)

@@ -100,9 +100,13 @@ class AttachedFleet:
         self._watches = True
         self._watch_all()
 
-    def use(self, spec: Spec) -> None:
-        """Watch what ``spec`` lists from now on. What serves and isn't listed any more drains until it is told to stop."""
+    def use(self, spec: Spec) -> frozenset[str]:
+        """Watch what ``spec`` lists from now on; the replicas that are new.
+
+        What serves and isn't listed any more drains until it is told to stop.
+        """
         now_s, listed = self._clock.now_s(), self._listed(spec)
+        new = frozenset(listed.keys() - self._replicas.keys())
         for replica_id, one in list(self._replicas.items()):
             if replica_id in listed:
                 listed[replica_id] = one
@@ -117,6 +121,7 @@ class AttachedFleet:
         # Those that leave last: they go soon, and the others' order is the list's.
         self._replicas = {**listed, **{each: one for each, one in self._replicas.items() if each not in listed}}
         self._watch_all()
+        return new
 
     def _listed(self, spec: Spec) -> dict[str, _Attached]:
         now_s = self._clock.now_s()
