@@ -194,11 +194,13 @@ class Controller:
         if self.leasing is not None:
             for pool, kind, words in self.leasing.look(self.wards.values(), self.retreat.leaving(), now_s):
                 self._event(kind, words, pool)
-        changed = self.rosters.make(self.wards.values(), self.retreat.leaving(), now_s)
-        if changed:
+        leaving = self.retreat.leaving()
+        changed = self.rosters.make(self.wards.values(), leaving, now_s)
+        # What went off its list before any roster had it changes none: the one that is out lacks it already.
+        if changed or any(self.retreat.phase(replica) is drain.Phase.LISTED for replica in leaving):
             roster = self.roster
             gateways = self.book.of_record(now_s)
-            self._effects += self.retreat.roster_published(roster.term, roster.version, self.retreat.leaving(), gateways, now_s)
+            self._effects += self.retreat.roster_published(roster.term, roster.version, leaving, gateways, now_s)
         if self.leasing is not None:
             self.leasing.leases.published(self.roster.term, self.roster.version)
         return changed

@@ -109,6 +109,14 @@ def test_at_its_deadline_it_is_forgotten_with_streams_that_go_on(stage):
     assert stage.told("drain_deadline") == []
 
 
+def test_one_that_was_never_in_a_roster_need_not_wait_for_its_deadline(stage):
+    stage.step()
+    stage.listed(C, ReplicaState.DRAINING)  # listed, healthy and off the list again between two ticks
+    for _ in range(4):
+        stage.step()
+    assert C not in stage.fleet.views
+
+
 @pytest.mark.parametrize("streams", [0, 1])
 def test_one_that_is_listed_again_serves_again_however_far_it_was(stage, streams):
     stage.step()
