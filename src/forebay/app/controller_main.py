@@ -8,10 +8,12 @@ import argparse
 import asyncio
 import signal
 import sys
+from pathlib import Path
 
 from forebay.app import process, wiring
 from forebay.app.children import STOP_ENGINES
 from forebay.app.files import saved_spec
+from forebay.app.reattaching import Reattaching
 
 
 async def _main(arguments: argparse.Namespace) -> int:
@@ -24,13 +26,16 @@ async def _main(arguments: argparse.Namespace) -> int:
         await system.channel.start_on(process.inherited(arguments.channel_fd))
         await system.admin.start_on(process.inherited(arguments.admin_fd))
         control = asyncio.create_task(system.controller.run(system.channel.publish), name="control loop")
+        reattaching = Reattaching(arguments.config, system.take, arguments.spec)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reattaching.ask)
+        configuration = asyncio.create_task(reattaching.run(), name="configuration")
         told = [asyncio.create_task(event.wait(), name="signal") for event in (stop, leave)]
         await asyncio.wait({control, *told}, return_when=asyncio.FIRST_COMPLETED)
         if control.done():
             control.result()
-        for task in (control, *told):
+        for task in (control, configuration, *told):
             task.cancel()
-        await asyncio.gather(control, *told, return_exceptions=True)
+        await asyncio.gather(control, configuration, *told, return_exceptions=True)
         if stop.is_set():
             await system.controller.stop_all()
         system.controller.meter.save()
@@ -41,7 +46,9 @@ async def _main(arguments: argparse.Namespace) -> int:
 
 def main() -> int:
     """Parse arguments and run; the exit code."""
-    arguments = process.parser("controller", ("channel", "admin")).parse_args()
+    parser = process.parser("controller", ("channel", "admin"))
+    parser.add_argument("--config", type=Path, required=True, help="The file that --spec was made of: attached engines follow it")
+    arguments = parser.parse_args()
     return process.run(lambda: _main(arguments))
 
 

@@ -40,28 +40,36 @@ class FirstLook:
     def __init__(self, system: GatewaySystem) -> None:
         self._system = system
         self._looking = asyncio.Semaphore(AT_ONCE_MAX)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """By replica, of each that is listed."""
 
     async def begin(self) -> None:
         """Look at all; returns once each has answered or been found to be gone, after `START_REAL_S` at the latest."""
-        gateway = self._system.gateway
-        pools = {pool.name: pool for pool in gateway.spec.pools}
-        firsts = []
-        for listed in gateway.roster.pools:
-            for replica in listed.replicas:
-                first = asyncio.Event()
-                self._tasks.append(asyncio.create_task(self._look(pools[listed.pool], replica, first), name=f"first look at {replica.id}"))
-                firsts.append(asyncio.create_task(first.wait()))
+        firsts = [asyncio.create_task(first.wait()) for first in self.go_on()]
         if firsts:
             _, late = await asyncio.wait(firsts, timeout=START_REAL_S)
             for each in late:
                 each.cancel()
 
+    def go_on(self) -> list[asyncio.Event]:
+        """Look at those that the gateway's roster lists anew, and no more at those that have left; what is set when each was looked at."""
+        gateway = self._system.gateway
+        pools = {pool.name: pool for pool in gateway.spec.pools}
+        listed = {replica.id: (pools[pool.pool], replica) for pool in gateway.roster.pools for replica in pool.replicas}
+        for replica_id in self._tasks.keys() - listed.keys():
+            self._tasks.pop(replica_id).cancel()
+        firsts = []
+        for replica_id, (pool, replica) in listed.items():
+            if replica_id not in self._tasks:
+                firsts.append(first := asyncio.Event())
+                self._tasks[replica_id] = asyncio.create_task(self._look(pool, replica, first), name=f"first look at {replica_id}")
+        return firsts
+
     async def close(self) -> None:
         """Look no more."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _look(self, pool: Pool, replica: RosterReplica, first: asyncio.Event) -> None:
         while True:

@@ -16,14 +16,13 @@ from forebay.adapters.clock import LoopClock
 from forebay.app import config, gateway_wiring, listening, process
 from forebay.app.certificates import Certificate
 from forebay.app.files import check_ready_file, save_spec, saved_spec, state_folder, write_value
-from forebay.app.first_look import FirstLook
 from forebay.app.gateway_names import gateway_name, ready_marker
 from forebay.app.gateway_wiring import GatewaySystem
 from forebay.app.own_ledger import OwnLedger
+from forebay.app.own_roster import OwnRoster
 from forebay.app.reloading import Reloader
 from forebay.domain.errors import BadInput
 from forebay.gateway.link import Link
-from forebay.gateway.roster import static_roster
 from forebay.gateway.service import Gateway
 from forebay.spec.formats import parse_listen, write_listen
 from forebay.spec.types import Listen, Spec
@@ -142,13 +141,12 @@ async def _standalone(
 ) -> int:
     stop = process.stop_event()
     system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, state, _context(certificate), _say)
-    system.gateway.apply(static_roster(spec))
-    first_look = FirstLook(system)
-    await first_look.begin()
+    roster = OwnRoster(system)
+    await roster.begin()
     await system.gateway.start_on(opened)
     process.settle()
     ledger = OwnLedger(system, state)
-    reloading = _reloading(path, system, lambda _: None)
+    reloading = _reloading(path, system, roster.take)
     accounting = asyncio.create_task(ledger.run(), name="ledger")
     watching = _watching(certificate)
     url = listening.url(opened, certificate is not None)
@@ -158,7 +156,7 @@ async def _standalone(
     await stop.wait()
     watching.cancel()
     reloading.cancel()
-    await first_look.close()
+    await roster.close()
     await system.gateway.drain()
     accounting.cancel()
     await asyncio.gather(accounting, watching, reloading, return_exceptions=True)

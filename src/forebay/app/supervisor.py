@@ -76,7 +76,7 @@ class Supervisor:
         if speed != 1.0:
             # Times of an accelerated world go on from one process to the next; those of the real one are set by the real clock.
             common.append(f"--wall-offset={time.time() - time.monotonic() * speed!r}")
-        self.controller = self._child("controller", common, {"channel": "channel", "admin": "admin"})
+        self.controller = self._child("controller", common, {"channel": "channel", "admin": "admin"}, ("--config", str(path)))
         self.gateways = [self._gateway(number, common) for number in range(spec.gateways)]
 
     def _gateway(self, number: int, common: list[str]) -> Child:

@@ -97,9 +97,16 @@ class ControllerSystem(msgspec.Struct):
     channel: Channel
     admin: AdminServer
     fleet: CompositeFleet
+    attached: AttachedFleet
+    contexts: Contexts
     store: SqliteStore
     upstream: HttpUpstream
     webhook: Webhook | None
+
+    def take(self, spec: Spec) -> None:
+        """Attach to what ``spec`` lists; raises BadInput, with nothing changed, where it differs in what needs a new start."""
+        self.controller.use(spec, policies(spec))
+        self.contexts.attached(self.attached.use(spec))
 
     async def close(self) -> None:
         """Let go of everything; engines that run are not stopped by this."""
@@ -123,8 +130,11 @@ async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int
     sturdy = SturdyStore(store, lambda kind, message: sink.emit(Event(kind, clock.now_s(), clock.wall_s(), "", message)))
     recorder = Recorder(sturdy, sink)
     started = LocalFleet(spec, clock, upstream, store, recorder, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
-    fleet = CompositeFleet([started, AttachedFleet(spec, clock, upstream, recorder)], Contexts(spec, upstream, clock, recorder))
+    attached = AttachedFleet(spec, clock, upstream, recorder)
+    contexts = Contexts(spec, upstream, clock, recorder)
+    fleet = CompositeFleet([started, attached], contexts)
     await fleet.adopt()
     control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink, secrets.token_hex(16))
     channel = Channel(control.hear, control.lost, join_secret(spec), partial(secrets.token_hex, NONCE_BYTES))
-    return ControllerSystem(control, channel, AdminServer(Reports(control, sturdy, clock)), fleet, store, upstream, webhook)
+    admin = AdminServer(Reports(control, sturdy, clock))
+    return ControllerSystem(control, channel, admin, fleet, attached, contexts, store, upstream, webhook)

@@ -23,7 +23,7 @@ from forebay.controller.rosters import CapacityOf, Rosters
 from forebay.controller.ward import Ward
 from forebay.controller.wedges import Wedges
 from forebay.domain.events import Event
-from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView
+from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView, attaching_pool
 from forebay.domain.roster import Ack, Bye, FinishedRequests, FromGateway, Heard, Hello, Roster, Snapshot, ToGateway
 from forebay.domain.scaling import Decision, Observation, Policy
 from forebay.domain.signal import Known
@@ -31,6 +31,7 @@ from forebay.domain.usage import UsageBatch
 from forebay.ports import Clock, EngineSignals, EventSink, Fleet, SignalSource, Store
 from forebay.scaling import drain, explain, starts, victims
 from forebay.scaling.capacity import PoolCapacity
+from forebay.spec.live import attach_changes, check_live
 from forebay.spec.types import Spec
 
 LEASE_S = 15.0
@@ -151,6 +152,14 @@ class Controller:
         self._acknowledged(snapshot.gateway, snapshot.term, snapshot.version, now_s)
         return None if self.leasing is None else self.leasing.answer(snapshot, self.roster, now_s)
 
+    def use(self, spec: Spec, policies: Mapping[str, PoolPolicy]) -> None:
+        """Attach to what ``spec`` lists from the next tick on, by the fleet's word; raises BadInput where more than may has changed."""
+        check_live(self.spec, spec)
+        for name, words in attach_changes(self.spec, spec).items():
+            self.wards[name].use(spec.pool(name), policies[name].policy, policies[name].capacity)
+            self._event("attach_taken", words, name)
+        self.spec = spec
+
     @property
     def _interval_s(self) -> float:
         return min((pool.scaling.interval_s for pool in self.spec.pools), default=1.0)
@@ -185,11 +194,13 @@ class Controller:
         if self.leasing is not None:
             for pool, kind, words in self.leasing.look(self.wards.values(), self.retreat.leaving(), now_s):
                 self._event(kind, words, pool)
-        changed = self.rosters.make(self.wards.values(), self.retreat.leaving(), now_s)
-        if changed:
+        leaving = self.retreat.leaving()
+        changed = self.rosters.make(self.wards.values(), leaving, now_s)
+        # What went off its list before any roster had it changes none: the one that is out lacks it already.
+        if changed or any(self.retreat.phase(replica) is drain.Phase.LISTED for replica in leaving):
             roster = self.roster
             gateways = self.book.of_record(now_s)
-            self._effects += self.retreat.roster_published(roster.term, roster.version, self.retreat.leaving(), gateways, now_s)
+            self._effects += self.retreat.roster_published(roster.term, roster.version, leaving, gateways, now_s)
         if self.leasing is not None:
             self.leasing.leases.published(self.roster.term, self.roster.version)
         return changed
@@ -226,6 +237,10 @@ class Controller:
             # One that an earlier controller began: its retreat is taken up again, from the start.
             if seen.state is ReplicaState.DRAINING and self.retreat.phase(seen.id) is None:
                 self._effects += self.retreat.begin(seen.id, now_s, self._drain_s_max(seen.pool))
+            elif seen.state is ReplicaState.READY and self.retreat.phase(seen.id) is not None and attaching_pool(seen.id):
+                # Its list names it again. To stop it would have meant to forget it, so no phase is too late.
+                self.retreat.gone(seen.id)
+                self._effects = [effect for effect in self._effects if effect.replica_id != seen.id]
         for record in self.book.records.values():
             if now_s - record.heard_s > self.book.lease_s:
                 self._effects += self.retreat.gateway_lost(record.name, record.heard_s)
@@ -246,8 +261,8 @@ class Controller:
     def _live_streams(self, view: ReplicaView, readings: Mapping[str, EngineSignals]) -> int | None:
         """What gateways have there, and at least what the engine says: it may serve others' requests too."""
         streams = self.book.streams(view.pool, view.id, self._clock.now_s())
-        if streams is None:
-            return None
+        if streams is None or attaching_pool(view.id):
+            return streams  # what else runs on an engine of somebody else's is no concern of ours
         signals = readings.get(view.id, EngineSignals())
         for signal in (signals.running, signals.waiting):
             if isinstance(signal, Known):
@@ -264,7 +279,10 @@ class Controller:
                     await self._fleet.cancel_drain(replica)
                     self._event("drain_cancelled", f"load is back: {replica} serves again")
                 case drain.Stop(replica_id=replica, cut_streams=cut):
-                    if cut:
+                    if pool := attaching_pool(replica):
+                        how = "its streams go on" if cut else "nothing that came by here runs on it any more"
+                        self._event("engine_left", f"{replica} is off the list, and {how}", pool)
+                    elif cut:
                         self._event("drain_deadline", f"{replica} is stopped at its deadline with streams on it")
                     await self._fleet.stop(replica)
 

@@ -59,6 +59,11 @@ class Ward:
         """Whether its engines are somebody else's to start and stop."""
         return self.pool.engine.kind == "attach"
 
+    def use(self, pool: Pool, policy: Policy, capacity: PoolCapacity) -> None:
+        """Go by these from now on; what is remembered stays."""
+        self.pool, self.policy, self.capacity = pool, policy, capacity
+        self.look_at_s = 0.0
+
     def see(self, views: Sequence[ReplicaView], signals: Mapping[str, EngineSignals]) -> None:
         """Take this tick's replicas and readings."""
         self.views = tuple(view for view in views if view.pool == self.pool.name)

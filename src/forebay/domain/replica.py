@@ -47,6 +47,11 @@ def attached_id(pool: str, url: str) -> str:
     return f"{pool}@{urlsplit(url).netloc}"
 
 
+def attaching_pool(replica_id: str) -> str:
+    """The pool whose engine somebody else runs; empty for the id of one that Forebay started."""
+    return replica_id.rpartition("@")[0]
+
+
 class StageTime(msgspec.Struct, frozen=True):
     """How long one stage of a start took (world seconds)."""
 

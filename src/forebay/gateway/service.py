@@ -51,6 +51,7 @@ from forebay.ports.crew import Crew
 from forebay.ports.events import EventSink
 from forebay.ports.journal import Journal, NoJournal
 from forebay.ports.upstream import Upstream
+from forebay.spec.live import check_live
 from forebay.spec.types import Spec, Tier
 
 SWEEP_REAL_S = 1.0
@@ -159,7 +160,7 @@ class Gateway(Duties):
 
     def reload(self, spec: Spec) -> None:
         """Serve by ``spec`` from the next request on; what is inside keeps what it came with. Raises BadInput, with nothing changed."""
-        reloading.check_live(self.spec, spec)
+        check_live(self.spec, spec)
         reloading.apply(spec, self.desk)
         self.spec, self.limits = spec, spec.limits
         for server in self.servers:

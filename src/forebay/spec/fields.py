@@ -109,7 +109,9 @@ POOL = Record(
         ),
         Field("hardware", HARDWARE_NAME, "One of `hardware`: its price replaces the profile's."),
         Field(
-            "attach", ListOf(formats.ENGINE_URL, "a list of http://host:port", least=1), "Engines that already run; scaling only advises."
+            "attach",
+            ListOf(formats.ENGINE_URL, "a list of http://host:port", least=1),
+            "Engines that already run; scaling only advises. Taken while Forebay runs.",
         ),
         Field("engine", ENGINE, ENGINE.doc),
         Field("slo", SLO, SLO.doc),

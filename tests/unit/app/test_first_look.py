@@ -118,9 +118,9 @@ def test_llama_cpp_answers_to_any_name():
 
 
 def test_the_replica_that_lacks_an_adapter_is_named():
-    async def test(sink, port, _):
+    async def test(sink, port, engines):
         del port
-        assert told(sink)["adapters_lacking"].startswith("chat-1 at ")
+        assert told(sink)["adapters_lacking"].startswith(f"chat@127.0.0.1:{engines[1].port} at ")
 
     looked(test, serves("llama", "legal-lora"), serves("llama"), adapters=("legal-lora",))
 

@@ -96,7 +96,7 @@ def test_what_needs_a_new_start_is_refused_by_name(edited):
 
 
 def test_it_is_read_once_it_stands_still(edited, monkeypatch):
-    monkeypatch.setattr("forebay.app.reloading.LOOK_EVERY_REAL_S", 0.001)
+    monkeypatch.setattr("forebay.app.watched_file.LOOK_EVERY_REAL_S", 0.001)
 
     async def test(path, reloader, gateway, sink, kept):
         reads, written = [], iter(range(4))
@@ -125,7 +125,7 @@ def test_it_is_read_once_it_stands_still(edited, monkeypatch):
 
 
 def test_a_signal_has_it_read_at_once(edited, monkeypatch):
-    monkeypatch.setattr("forebay.app.reloading.LOOK_EVERY_REAL_S", 3600.0)
+    monkeypatch.setattr("forebay.app.watched_file.LOOK_EVERY_REAL_S", 3600.0)
 
     async def test(path, reloader, gateway, sink, kept):
         path.write_text(FILE.format(key="sk-two-0123456789"))
@@ -142,7 +142,7 @@ def test_a_signal_has_it_read_at_once(edited, monkeypatch):
 
 @pytest.mark.parametrize("edited_after", [True, False])
 def test_an_edit_just_before_a_crash_is_taken_by_the_process_that_starts_then(edited, tmp_path, monkeypatch, edited_after):
-    monkeypatch.setattr("forebay.app.reloading.LOOK_EVERY_REAL_S", 0.001)
+    monkeypatch.setattr("forebay.app.watched_file.LOOK_EVERY_REAL_S", 0.001)
 
     async def test(path, reloader, gateway, sink, kept):
         saved = tmp_path / "spec.msgpack"

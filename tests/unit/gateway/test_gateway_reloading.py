@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from forebay.domain.errors import BadInput
-from forebay.gateway.reloading import check_live
+from forebay.spec.live import check_live
 from forebay.spec.types import Limits, Model, Team, TeamLimits
 
 CHAT = {"model": "llama", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50}

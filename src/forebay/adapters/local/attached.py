@@ -1,7 +1,8 @@
 """Pools that attach to engines somebody else runs: their health is watched, and scaling them can only be advised.
 
 Ids are made of pool and address, so they are the same after every restart. Wishes change nothing here: draining an
-engine that nothing will stop would only take capacity from its owner.
+engine that nothing will stop would only take capacity from its owner. Only its owner takes one away, by a new list: it is shown
+as draining until whoever drains it says that it is empty, and is then forgotten.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ class _Attached:
     def __init__(self, pool: Pool, url: str, now_s: float) -> None:
         self.pool = pool
         self.failures = 0
+        self.watch: asyncio.Task[None] | None = None
         self.view = ReplicaView(attached_id(pool.name, url), pool.name, ReplicaState.REQUESTED, now_s, now_s, url.rstrip("/"))
 
     def saw(self, good: bool, detail: str, now_s: float) -> bool:
@@ -38,6 +40,25 @@ class _Attached:
         else:
             return False
         return True
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it is off the list, and may still have streams."""
+        return self.view.state is ReplicaState.DRAINING
+
+    def leave(self, now_s: float) -> None:
+        """It serves, and is off the list."""
+        self._move(ReplicaState.DRAINING, "", now_s)
+
+    def stay(self, now_s: float) -> None:
+        """It is on the list again, before it was forgotten."""
+        self._move(ReplicaState.READY, "", now_s)
+
+    def unwatch(self) -> None:
+        """Ask for its health no more."""
+        if self.watch is not None:
+            self.watch.cancel()
+            self.watch = None
 
     def _fails(self) -> bool:
         state = self.view.state
@@ -60,12 +81,10 @@ class AttachedFleet:
         self._upstream = upstream
         self._sink = sink
         self._pace = pace or Pace()
-        pools = [pool for pool in spec.pools if pool.engine.kind == "attach"]
-        self._pools = frozenset(pool.name for pool in pools)
-        attached = [_Attached(pool, url, clock.now_s()) for pool in pools for url in pool.engine.attach]
-        self._replicas = {one.view.id: one for one in attached}
+        self._pools = frozenset(pool.name for pool in spec.pools if pool.engine.kind == "attach")
+        self._replicas = self._listed(spec)
         self._advised: dict[str, str] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._watches = False
 
     @property
     def pools(self) -> frozenset[str]:
@@ -78,11 +97,50 @@ class AttachedFleet:
 
     async def adopt(self) -> None:
         """Start to watch; call it once, first."""
-        if not self._tasks:
-            self._tasks = [asyncio.create_task(self._watch(one), name=f"watch {one.view.id}") for one in self._replicas.values()]
+        self._watches = True
+        self._watch_all()
+
+    def use(self, spec: Spec) -> frozenset[str]:
+        """Watch what ``spec`` lists from now on; the replicas that are new.
+
+        What serves and isn't listed any more drains until it is told to stop.
+        """
+        now_s, listed = self._clock.now_s(), self._listed(spec)
+        new = frozenset(listed.keys() - self._replicas.keys())
+        for replica_id, one in list(self._replicas.items()):
+            if replica_id in listed:
+                listed[replica_id] = one
+                if one.leaves:
+                    one.stay(now_s)
+            elif one.view.state in {ReplicaState.READY, ReplicaState.DRAINING}:
+                one.unwatch()
+                if not one.leaves:
+                    one.leave(now_s)
+            else:
+                self._forget(one)
+        # Those that leave last: they go soon, and the others' order is the list's.
+        self._replicas = {**listed, **{each: one for each, one in self._replicas.items() if each not in listed}}
+        self._watch_all()
+        return new
+
+    def _listed(self, spec: Spec) -> dict[str, _Attached]:
+        now_s = self._clock.now_s()
+        attached = [_Attached(pool, url, now_s) for pool in spec.pools for url in pool.engine.attach]
+        return {one.view.id: one for one in attached}
+
+    def _watch_all(self) -> None:
+        """Each that is listed and isn't watched."""
+        for one in self._replicas.values():
+            if self._watches and one.watch is None and not one.leaves:
+                one.watch = asyncio.create_task(self._watch(one), name=f"watch {one.view.id}")
+
+    def _forget(self, one: _Attached) -> None:
+        one.unwatch()
+        del self._replicas[one.view.id]
+        self._upstream.forget(one.view.url)
 
     async def observe(self) -> tuple[ReplicaView, ...]:
-        """All of them, always."""
+        """All that are listed, and those that leave and were not told to stop yet."""
         return tuple(one.view for one in self._replicas.values())
 
     async def ensure(self, pool: str, replica_ids: Sequence[str]) -> None:
@@ -92,7 +150,7 @@ class AttachedFleet:
             self._advise(pool, f"{len(missing)} more replica(s) are wanted")
 
     async def drain(self, replica_id: str, deadline_s: float) -> None:
-        """Advice only."""
+        """Advice only; what leaves drains already."""
         del deadline_s
         self._advise_less(replica_id)
 
@@ -103,18 +161,23 @@ class AttachedFleet:
             self._advised.pop(one.pool.name, None)
 
     async def stop(self, replica_id: str) -> None:
-        """Advice only."""
-        self._advise_less(replica_id)
+        """Forgets what leaves; of others, advice only."""
+        one = self._replicas.get(replica_id)
+        if one is not None and one.leaves:
+            self._forget(one)
+        else:
+            self._advise_less(replica_id)
 
     async def stop_all(self) -> None:
         """Nothing here is ours to stop."""
 
     async def close(self) -> None:
         """Stop watching."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        self._watches = False
+        tasks = [one.watch for one in self._replicas.values() if one.watch is not None]
+        for one in self._replicas.values():
+            one.unwatch()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _watch(self, one: _Attached) -> None:
         pace, clock = self._pace, self._clock
@@ -128,7 +191,7 @@ class AttachedFleet:
 
     def _advise_less(self, replica_id: str) -> None:
         one = self._replicas.get(replica_id)
-        if one is not None:
+        if one is not None and not one.leaves:
             self._advise(one.pool.name, f"{replica_id} is not needed")
 
     def _advise(self, pool: str, advice: str) -> None:

@@ -1,11 +1,12 @@
-"""Whether an engine serves the model, and takes the context, that the configuration says: one ready engine of each pool is asked once.
+"""Whether an engine serves the model, and takes the context, that the configuration says: one ready engine of each pool is asked once,
+and each that a pool is attached to later.
 
 Another name is told where engines mind theirs (llama.cpp answers to any). Of the context the engine's word is ``max_model_len`` of
 ``/v1/models`` (vLLM, SGLang and emulated engines tell it). One that says nothing of it is believed to be as configured.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -41,17 +42,30 @@ class Contexts:
         self._open = {pool.name: pool for pool in spec.pools if pool.model in declared}
         self._tokens = {pool.name: _expected(pool, declared[pool.model]) for pool in self._open.values()}
         self._tries = dict.fromkeys(self._open, 0)
+        self._pools = dict(self._open)
+        self._anew: frozenset[str] = frozenset()
         self._upstream = upstream
         self._clock = clock
         self._sink = sink
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def see(self, views: Iterable[ReplicaView]) -> None:
-        """Ask the first ready one of each pool that was not asked yet."""
-        if not self._open:
+    def attached(self, replica_ids: Iterable[str]) -> None:
+        """These are listed anew: each is asked once it is ready."""
+        self._anew = self._anew.union(replica_ids)
+
+    def see(self, views: Sequence[ReplicaView]) -> None:
+        """Ask the first ready one of each pool that was not asked yet, and those listed anew; ``views`` are all there are."""
+        if not self._open and not self._anew:
             return
+        self._anew &= {view.id for view in views}
         for view in views:
-            if view.state is ReplicaState.READY and view.url and (pool := self._open.pop(view.pool, None)) is not None:
+            if view.state is not ReplicaState.READY or not view.url:
+                continue
+            pool = self._open.pop(view.pool, None)
+            if pool is None and view.id in self._anew:
+                pool = self._pools.get(view.pool)
+            self._anew -= {view.id}
+            if pool is not None:
                 task = asyncio.create_task(self._ask(pool, view), name=f"context of {view.id}")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)

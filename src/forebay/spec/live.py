@@ -1,0 +1,86 @@
+"""What of a configuration may change while Forebay runs, and what changed in the lists of attached engines.
+
+Teams, their keys, weights, tiers, promises and limits, the times of tiers, the gateway's bounds, models' aliases, and which engines
+a pool attaches. Lanes, pools and addresses of Forebay's own are made of the rest; whoever changes that starts anew.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from forebay.domain.errors import BadInput
+from forebay.domain.replica import attached_id
+from forebay.spec.types import Model, Pool, Spec, Tier
+
+_LIVE = frozenset({"teams", "limits"})
+_LIVE_OF_TIERS = ("ttft_s", "longest_wait_s", "idle_s", "total_s")
+_IN_THE_FILE = {"gateway": "gateway.listen", "tls": "gateway.tls", "relay_workers": "gateway.workers", "state_dir": "state"}
+
+
+def check_live(before: Spec, after: Spec) -> None:
+    """Raises BadInput that names all that a running Forebay can't take."""
+    fixed = list(_fixed(before, after))
+    if fixed:
+        raise BadInput(
+            f"the configuration: found changes in {', '.join(fixed)}; allowed while Forebay runs: teams, limits, models' aliases, pools' "
+            "attach, and of tiers ttft, longest_wait, idle and total; undo those changes, or stop Forebay and start it again"
+        )
+
+
+def attach_changes(before: Spec, after: Spec) -> dict[str, str]:
+    """By pool, in words such as ``attach: +10.0.0.17:8000, -10.0.0.11:8000``; without the pools whose engines are the same in any order."""
+    words = {}
+    for was, now in zip(before.pools, after.pools, strict=True):
+        old, new = attached(was), attached(now)
+        changes = [*(f"+{_bare_id(one)}" for one in new if one not in old), *(f"-{_bare_id(one)}" for one in old if one not in new)]
+        if changes:
+            words[now.name] = f"attach: {', '.join(changes)}"
+    return words
+
+
+def attached(pool: Pool) -> dict[str, str]:
+    """Address of each engine that ``pool`` attaches, by the replica's id."""
+    return {attached_id(pool.name, url): url.rstrip("/") for url in pool.engine.attach}
+
+
+def _bare_id(replica_id: str) -> str:
+    return replica_id.rpartition("@")[2]
+
+
+def _fixed(before: Spec, after: Spec) -> Iterator[str]:
+    """What differs and can't."""
+    for name in Spec.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if old == new or name in _LIVE:
+            continue
+        if name in {"pools", "tiers", "models"}:
+            yield from _fixed_of(name, [_bare(one) for one in old], [_bare(one) for one in new])
+        else:
+            yield _IN_THE_FILE.get(name, name)
+
+
+def _fixed_of(name: str, old: list[Pool | Tier | Model], new: list[Pool | Tier | Model]) -> Iterator[str]:
+    if [one.name for one in old] != [one.name for one in new]:
+        yield f"{name} (which there are, or their order)"
+        return
+    for was, now in zip(old, new, strict=True):
+        fields = [field for field in was.__struct_fields__ if getattr(was, field) != getattr(now, field)]
+        if fields:
+            yield f"{name}.{now.name} ({', '.join(fields)})"
+
+
+def _bare(one: Pool | Tier | Model) -> Pool | Tier | Model:
+    """Without what may change."""
+    if isinstance(one, Tier):
+        return msgspec.structs.replace(one, **dict.fromkeys(_LIVE_OF_TIERS, 0.0))
+    return _bare_pool(one) if isinstance(one, Pool) else msgspec.structs.replace(one, aliases=())
+
+
+def _bare_pool(pool: Pool) -> Pool:
+    """Where a profile's numbers come from names lines of the file, which move; a pool that attaches is of the size of its list."""
+    if pool.profile is not None:
+        pool = msgspec.structs.replace(pool, profile=msgspec.structs.replace(pool.profile, sources=()))
+    if pool.engine.kind != "attach":
+        return pool
+    scaling = msgspec.structs.replace(pool.scaling, min_replicas=0, max_replicas=0)
+    return msgspec.structs.replace(pool, engine=msgspec.structs.replace(pool.engine, attach=()), scaling=scaling)
