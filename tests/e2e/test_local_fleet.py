@@ -84,6 +84,11 @@ async def until(fleet, true, what="it never came"):
     return views
 
 
+async def none_left(fleet, pids):
+    """All of a group are sent the same signal: who is told of one's end may be told before the others have ended."""
+    await until(fleet, lambda _: not any(alive(pid) for pid in pids), "something survived")
+
+
 def in_state(*states):
     return lambda views: [view.state for view in views] == list(states)
 
@@ -234,7 +239,7 @@ def test_a_stubborn_tree_is_gone_after_twice_the_grace(tmp_path, kill_shim):
             os.kill(noted.pop(), signal.SIGKILL)
         await fleet.stop("chat-1")
         await until(fleet, in_state(S.STOPPED))
-        assert not [pid for pid in noted if alive(pid)]
+        await none_left(fleet, noted)
 
     play(tmp_path, scenario)
 
@@ -248,8 +253,7 @@ def test_a_shim_killed_by_force_leaves_no_member_of_its_group(tmp_path):
         main, helper, apart = [int(line) for line in pids.read_text().split()]
         os.kill(fleet._keepers["chat-1"].life.pid, signal.SIGKILL)
         await until(fleet, lambda views: views[0].restarts == 1)
-        assert not alive(main)
-        assert not alive(helper)
+        await none_left(fleet, [main, helper])
         os.kill(apart, signal.SIGKILL)
 
     play(tmp_path, scenario)
