@@ -238,8 +238,10 @@ class Desk:
         try:
             call.sweep(now_s)
         except Exception as error:
-            call.break_off()
-            self.abandon(pool, call, None, now_s)
+            try:
+                call.break_off()
+            finally:
+                self.abandon(pool, call, None, now_s)
             return error
         return None
 
