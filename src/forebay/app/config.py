@@ -4,6 +4,7 @@ File trouble (missing, a folder, unreadable, not UTF-8, too large) is reported l
 so that whoever starts Forebay gets one kind of error.
 """
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,15 +22,18 @@ from forebay.spec.types import Spec, Tls
 _SUFFIXES = frozenset({".yaml", ".yml"})
 
 
-def load(path: Path, profiles: Mapping[str, Profile] | None = None) -> Spec:
-    """The `Spec` at ``path``; ``profiles`` default to the shipped ones. Raises BadSpec with every problem of every file."""
+def load(path: Path, profiles: Mapping[str, Profile] | None = None, *, again: bool = False) -> Spec:
+    """The `Spec` at ``path``; ``profiles`` default to the shipped ones. Raises BadSpec with every problem of every file.
+
+    ``again``: something is served by it already, so what might have nothing to read for ever (a pipe, a device) is not opened.
+    """
     if profiles is None:
         from forebay.engine.catalogue import PROFILES
 
         profiles = PROFILES
     bad: list[BadSpec] = []
-    text = _text(path, bad)
-    teams = {str(file): _text(file, bad) for file in _team_files(path, bad)}
+    text = _text(path, bad, again)
+    teams = {str(file): _text(file, bad, again) for file in _team_files(path, bad)}
     if text is not None:
         try:
             spec = decode(text, str(path), profiles, {name: own for name, own in teams.items() if own is not None})
@@ -92,8 +96,11 @@ def _team_files(path: Path, bad: list[BadSpec]) -> list[Path]:
     return files[:TEAM_FILES_MAX]
 
 
-def _text(path: Path, bad: list[BadSpec]) -> str | None:
+def _text(path: Path, bad: list[BadSpec], again: bool = False) -> str | None:
     try:
+        if again and not path.is_dir() and not stat.S_ISREG(path.stat().st_mode):
+            bad.append(_trouble(path, "a pipe or a device", "a file, to be read again", "put a file there"))
+            return None
         with path.open("rb") as file:
             # One byte more than allowed is enough for the decoder to refuse it.
             data = file.read(TEXT_BYTES_MAX + 1)

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ def end_with_the_lifeline() -> None:
         asyncio.get_running_loop().add_reader(descriptor, readable)
 
 
+_exit = os._exit
+
 YOUNG_OBJECTS = 5_000
 """So many more containers than were freed, and the young ones are looked at for cycles: about 1 MB of garbage at most…"""
 YOUNG_COLLECTIONS = 5
@@ -125,11 +128,30 @@ def _keep_in_large_pages(ranges: list[tuple[int, int]]) -> None:
         madvise(address, size_bytes, MADV_COLLAPSE)
 
 
+THREADS_END_REAL_S = 5.0
+"""What threads still do when all is said and done is given so long: one that waits for a disk that hangs would keep the process."""
+
+
+def _end_anyway(code: int) -> threading.Timer:
+    """The end of this process with ``code``, unless it is cancelled within `THREADS_END_REAL_S`."""
+
+    def end() -> None:
+        print(f"forebay: a thread does not end within {THREADS_END_REAL_S:g} s; it is left to itself", file=sys.stderr, flush=True)
+        _exit(code)
+
+    timer = threading.Timer(THREADS_END_REAL_S, end)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
 def run(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run ``main`` on uvloop; errors of ours are one line on stderr and their exit code."""
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(main())
+        with contextlib.ExitStack() as ends, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            code = runner.run(main())
+            ends.callback(_end_anyway(code).cancel)
+            return code
     except ForebayError as error:
         print(error, file=sys.stderr)
         return error.exit_code

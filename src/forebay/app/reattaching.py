@@ -25,6 +25,6 @@ class Reattaching(WatchedFile):
         from forebay.app import config  # YAML and the shipped profiles: a controller whose file is never edited does without
 
         try:
-            self._take(await asyncio.to_thread(config.load, self._path))
+            self._take(await asyncio.to_thread(config.load, self._path, again=True))
         except BadInput:
             return

@@ -33,7 +33,7 @@ class Reloader(WatchedFile):
 
         gateway, before = self._system.gateway, self._system.gateway.spec
         try:
-            spec = await asyncio.to_thread(config.load, self._path)
+            spec = await asyncio.to_thread(config.load, self._path, again=True)
             changed = spec != before
             gateway.reload(spec)
         except BadInput as error:

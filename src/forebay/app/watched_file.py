@@ -5,6 +5,7 @@ read at once.
 """
 
 import asyncio
+import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -64,8 +65,10 @@ class WatchedFile(ABC):
         found = []
         for path in (self._path, *teams):
             try:
-                stat = path.stat()
-                found.append((path.name, stat.st_mtime_ns, stat.st_size, stat.st_ino))
+                told = path.stat()
+                # A pipe that the configuration came by changes while it is read, and says nothing by that.
+                changed = (told.st_mtime_ns, told.st_size) if stat.S_ISREG(told.st_mode) else (0, 0)
+                found.append((path.name, *changed, told.st_ino))
             except OSError:
                 found.append((path.name, 0, 0, 0))
         return tuple(found)

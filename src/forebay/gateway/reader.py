@@ -229,7 +229,8 @@ class RequestReader:
         request = self._fresh = Request(self.target)
         request.method = parser.get_method()
         request.modern = parser.get_http_version() == "1.1"
-        request.keep_alive = parser.should_keep_alive()
+        # Of HTTP/1.0 no connection is kept: who knows nothing of it waits for the end.
+        request.keep_alive = request.modern and parser.should_keep_alive()
 
     def _judge(self, request: Request) -> None:
         """Say what the head means, before any of the body is read."""
@@ -257,7 +258,7 @@ class RequestReader:
         self._request = request
         self._chunks = Chunks() if chunked else None
         self._left = self._length
-        self.waits_for_leave = request.facts.expects
+        self.waits_for_leave = request.facts.expects and request.modern  # HTTP/1.0 knows no interim answers
         self._framing_bytes_max = limits.head_bytes_max + bounds.FRAMING_FACTOR_MAX * limits.body_bytes_max
         if self._length > limits.body_bytes_max:
             self._grow(request)

@@ -1,7 +1,8 @@
 """What of a configuration may change while Forebay runs, and what changed in the lists of attached engines.
 
 Teams, their keys, weights, tiers, promises and limits, the times of tiers, the gateway's bounds, models' aliases, and which engines
-a pool attaches. Lanes, pools and addresses of Forebay's own are made of the rest; whoever changes that starts anew.
+a pool attaches. Lanes, pools and addresses of Forebay's own are made of the rest; whoever changes that starts anew. So does who takes
+away the last team: nobody is let in without a key by a file that changed.
 """
 
 from collections.abc import Iterator
@@ -19,6 +20,12 @@ _IN_THE_FILE = {"gateway": "gateway.listen", "tls": "gateway.tls", "relay_worker
 
 def check_live(before: Spec, after: Spec) -> None:
     """Raises BadInput that names all that a running Forebay can't take."""
+    if before.teams and not after.teams:
+        # A file that is half written, or whose folder of teams is away for a moment, must not open the gateway to everybody.
+        raise BadInput(
+            "teams: found none; allowed while Forebay runs: one at least, as without teams no key is asked for; put one back, "
+            "or stop Forebay and start it again to serve everybody"
+        )
     fixed = list(_fixed(before, after))
     if fixed:
         raise BadInput(

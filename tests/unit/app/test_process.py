@@ -1,6 +1,8 @@
 """What every process takes from its supervisor: a clock that goes on, and addresses as they were bound."""
 
+import asyncio
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -80,3 +82,32 @@ def test_the_large_pages_of_the_heap_are_those_that_lie_wholly_in_it():
 7ffe00000000-7ffe00400000 rw-p 00000000 00:00 0                          [stack]
 """
     assert process.heap_ranges(maps) == [(0xA00000, 0x600000), (0x7F0000200000, 0x400000)]
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process(monkeypatch, capsys):
+    hung, codes = threading.Event(), []
+
+    def exited(code):
+        codes.append(code)
+        hung.set()
+
+    monkeypatch.setattr(process, "THREADS_END_REAL_S", 0.001)
+    monkeypatch.setattr(process, "_exit", exited)
+
+    async def main():
+        asyncio.get_running_loop().run_in_executor(None, hung.wait)  # as one that reads from a disk that is gone
+        return 3
+
+    assert process.run(main) == 3
+    assert codes == [3]
+    assert "does not end" in capsys.readouterr().err
+
+
+def test_a_process_whose_threads_have_ended_ends_by_itself(monkeypatch):
+    monkeypatch.setattr(process, "_exit", pytest.fail)
+
+    async def main():
+        return await asyncio.to_thread(lambda: 4)
+
+    assert process.run(main) == 4
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and not thread.finished.is_set()]

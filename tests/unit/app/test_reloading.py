@@ -161,3 +161,40 @@ def test_an_edit_just_before_a_crash_is_taken_by_the_process_that_starts_then(ed
         await asyncio.gather(running, return_exceptions=True)
 
     edited(test)
+
+
+def test_a_pipe_in_the_files_place_is_refused_and_the_next_file_is_taken(edited):
+    async def test(path, reloader, gateway, sink, kept):
+        path.unlink()
+        os.mkfifo(path)  # to be opened by nobody: a thread would wait for its writer for ever
+        async with asyncio.timeout(10):
+            await reloader.reload()
+        assert "found a pipe or a device; allowed: a file" in sink.events[0].message
+        path.unlink()
+        path.write_text(FILE.format(key="sk-two-0123456789"))
+        await reloader.reload()
+        assert sink.kinds() == ["config_refused", "config_taken"]
+
+    edited(test)
+
+
+def test_a_pipe_that_the_configuration_came_by_is_not_read_again(edited):
+    async def test(path, reloader, gateway, sink, kept):
+        path.unlink()
+        os.mkfifo(path)
+        before = reloader._stamp()
+        os.utime(path, ns=(1, 1))  # as by reading
+        assert reloader._stamp() == before
+
+    edited(test)
+
+
+def test_a_file_that_lost_its_teams_is_refused(edited):
+    async def test(path, reloader, gateway, sink, kept):
+        whole = path.read_text()
+        path.write_text(whole[: whole.index("teams:")])  # half written, and right by itself
+        await reloader.reload()
+        assert "teams: found none; allowed while Forebay runs: one at least" in sink.events[0].message
+        assert kept == []
+
+    edited(test)

@@ -119,6 +119,17 @@ def test_what_is_right_is_understood_wherever_it_is_cut(wire, body):
         assert read([(wire + wire)[:cut], (wire + wire)[cut:]]) == whole
 
 
+@pytest.mark.parametrize("said", [b"", b"connection: keep-alive\r\n"])
+def test_of_http_1_0_no_connection_is_kept_and_no_interim_answer_awaited(said):
+    intake = Intake(LIMITS, no_peek)
+    reader = RequestReader(intake)
+    reader.feed(b"POST / HTTP/1.0\r\nexpect: 100-continue\r\n%bcontent-length: 3\r\n\r\nab" % said)
+    assert not reader.waits_for_leave
+    reader.feed(b"c")
+    assert reader.whole is not None
+    assert not reader.whole.keep_alive
+
+
 @pytest.mark.parametrize("wire", [b"GET / HTTP/1.1\r\nx: " + b"y" * 500, b"GET /" + b"y" * 500], ids=["field", "target"])
 def test_a_head_too_large_is_refused_whether_it_ends_or_not(wire):
     assert read([wire]) == ([], 431)

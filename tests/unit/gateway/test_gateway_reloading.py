@@ -58,16 +58,27 @@ def test_a_key_comes_and_a_key_goes_and_no_connection_is_dropped(world, team_spe
     world(test, quick, spec=team_spec)
 
 
-def test_teams_may_be_the_first_and_the_last_ones(world, spec, team_spec):
+def test_teams_may_be_the_first_ones(world, team_spec):
     async def test(front):
         client = await front.client()
         assert (await client.ask("/v1/chat/completions", CHAT)).status == 200
         front.gateway.reload(team_spec)
         assert (await client.ask("/v1/chat/completions", CHAT)).status == 401
-        front.gateway.reload(spec)
-        assert (await client.ask("/v1/chat/completions", CHAT)).status == 200
 
     world(test, quick)
+
+
+def test_a_file_without_its_teams_opens_the_gateway_to_nobody(world, spec, team_spec):
+    async def test(front):
+        client = await front.client()
+        with pytest.raises(BadInput, match=r"teams: found none; allowed while Forebay runs: one at least"):
+            front.gateway.reload(spec)
+        assert (await client.ask("/v1/chat/completions", CHAT)).status == 401
+        assert (await client.ask("/v1/chat/completions", CHAT, key("sk-search"))).status == 200
+        front.gateway.reload(replace(team_spec, teams=team_spec.teams[:1]))
+        assert (await client.ask("/v1/chat/completions", CHAT, key("sk-search"))).status == 200
+
+    world(test, quick, spec=team_spec)
 
 
 def test_a_request_that_waits_keeps_its_longest_wait_and_the_next_has_the_new_one(world, spec, one_slot):
@@ -145,7 +156,7 @@ def test_weights_aliases_and_bounds_count_from_the_next_request_on(world, team_s
 def test_what_can_not_change_is_named_and_nothing_is_changed(world, team_spec):
     async def test(front):
         tier = replace(team_spec.tiers[0], rank=5, ttft_s=9.0)
-        bad = replace(team_spec, teams=(), tiers=(tier, *team_spec.tiers[1:]), state_dir="elsewhere")
+        bad = replace(team_spec, teams=team_spec.teams[:1], tiers=(tier, *team_spec.tiers[1:]), state_dir="elsewhere")
         with pytest.raises(BadInput, match=r"tiers.interactive \(rank\), state; allowed while Forebay runs: teams, limits"):
             front.gateway.reload(bad)
         assert (await front.ask(CHAT)).status == 401
@@ -170,4 +181,4 @@ def test_each_place_is_named_as_it_stands_in_the_file(spec, change, named):
 
 def test_what_may_change_is_no_news(team_spec):
     tiers = tuple(replace(tier, ttft_s=7.0, longest_wait_s=70.0, idle_s=3.0, total_s=9.0) for tier in team_spec.tiers)
-    check_live(team_spec, replace(team_spec, teams=(), tiers=tiers, limits=Limits(drain_s=1.0)))
+    check_live(team_spec, replace(team_spec, teams=team_spec.teams[:1], tiers=tiers, limits=Limits(drain_s=1.0)))
