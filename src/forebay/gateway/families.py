@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from forebay.admission.looks import TeamLoad
+from forebay.domain.reloads import Reloads
 from forebay.domain.usage import UsageKey
 from forebay.gateway.lending import Lending
 from forebay.gateway.lending_families import lending_families
@@ -18,15 +18,6 @@ from forebay.gateway.shape_errors import ShapeErrors, rows
 from forebay.gateway.usage_families import usage_families
 
 TEAMS_SHOWN_MAX = 200
-
-
-class Reloads(msgspec.Struct):
-    """What became of changed configurations, for the metrics page."""
-
-    taken: int = 0
-    refused: int = 0
-    waits: bool = False
-    """The file is not what is served by: it was refused."""
 
 
 class Gauges(Protocol):

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from forebay.admission.looks import TeamLoad
+from forebay.domain.reloads import Reloads
 from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
-from forebay.gateway.families import Reloads
 from forebay.gateway.http import HttpServer
 from forebay.gateway.lending import Lending
 from forebay.gateway.metering import Metering
