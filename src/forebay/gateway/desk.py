@@ -247,11 +247,13 @@ class Desk:
         try:
             call.sweep(now_s)
         except Exception as error:
+            failed = error
             try:
                 call.break_off()
-            finally:
-                self.abandon(pool, call, None, now_s)
-            return error
+            except Exception as worse:  # its permit goes back all the same, and all others have their look
+                failed = worse
+            self.abandon(pool, call, None, now_s)
+            return failed
         return None
 
     def _find_stalled(self, pool: PoolDesk, now_s: float) -> None:

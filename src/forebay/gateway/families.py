@@ -35,6 +35,10 @@ class Gauges(Protocol):
         """``(pool, replicas out of routing, ejections so far)``."""
         ...
 
+    def asking(self) -> Iterable[tuple[str, int]]:
+        """``(pool, replicas out of routing since they ask for a key)``."""
+        ...
+
     def teams(self) -> Iterable[tuple[str, TeamLoad]]:
         """``(pool, team in a lane)``."""
         ...
@@ -183,7 +187,12 @@ class GatewayCollector(Collector):
         for pool, replicas, total in self._gauges.ejected():
             out.add_metric([pool], replicas)
             ejections.add_metric([pool], total)
-        yield from (out, ejections)
+        asking = GaugeMetricFamily(
+            "forebay_asking_replicas", "Replicas out of routing that ask for a key which they aren't shown.", labels=["pool"]
+        )
+        for pool, replicas in self._gauges.asking():
+            asking.add_metric([pool], replicas)
+        yield from (out, ejections, asking)
         foreseen = CounterMetricFamily("forebay_prefix_foreseen_tokens", "Prompt tokens foreseen to be cached by engines.", labels=["pool"])
         cached = CounterMetricFamily("forebay_prefix_cached_tokens", "Of the same requests, as engines told.", labels=["pool"])
         for pool, foreseen_tokens, cached_tokens in self._gauges.cached():

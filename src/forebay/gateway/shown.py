@@ -86,6 +86,10 @@ class Shown:
         """Replicas out of routing, and ejections so far, by pool."""
         return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]
 
+    def asking(self) -> Iterable[tuple[str, int]]:
+        """Replicas that ask for a key, by pool: those that the controller keeps from us, too."""
+        return [(pool.name, pool.roster.asking + len(pool.outliers.asking)) for pool in self.desk.pools.values()]
+
     def usage(self) -> Iterable[tuple[UsageKey, list[int]]]:
         """Counted by this start."""
         return self.metering.book.shown()
