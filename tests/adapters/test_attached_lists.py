@@ -1,6 +1,9 @@
 """Attached engines whose list changes: the new are watched, those that served drain until they are told to stop, the others go at once."""
 
+import pytest
+
 from forebay.adapters.local import AttachedFleet, Contexts
+from forebay.adapters.local.attached import KEY_LOOK_EVERY
 from forebay.domain.replica import ReplicaState as S
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import EngineKind, Model, Pool, Spec
@@ -14,13 +17,16 @@ A, B, C = (f"http://10.0.0.{number}:8000" for number in (1, 2, 3))
 class Engines:
     """Which answer 200, but those in ``sick``, and serve ``model``."""
 
-    def __init__(self, *sick, model="m"):
+    def __init__(self, *sick, model="m", guarded=()):
         self.sick, self.asked, self.forgotten = set(sick), [], []
+        self.guarded, self.statuses = dict(guarded), []
         self.body = b'{"data": [{"id": "%b"}]}' % model.encode()
 
     def send(self, url, request, sink, timeout_s=None):
         self.asked.append(url)
-        sink.head(ResponseHead(500 if url in self.sick else 200, (), False, len(self.body)))
+        status = self.guarded.get(request.split(b" ")[1].decode(), 500 if url in self.sick else 200)
+        self.statuses.append(status)
+        sink.head(ResponseHead(status, (), False, len(self.body)))
         sink.data(self.body, self.body, True, True)
         sink.end(End.COMPLETE, "")
 
@@ -149,3 +155,63 @@ def test_an_engine_that_is_listed_anew_is_asked_for_its_model_once():
         return [event.message.split()[0] for event in sink.events if event.kind == "model_differs"]
 
     assert loop.run(main) == ["chat@10.0.0.1:8000", "chat@10.0.0.2:8000"]
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/health"])
+def test_an_engine_that_refuses_its_key_is_failed_and_told_once_and_serves_when_it_takes_one(path):
+    """Its health is good, and every request to it would have been refused."""
+    engines, sink = Engines(guarded={path: 401}), ListSink()
+
+    async def test(fleet, look):
+        for _ in range(20):
+            assert await look() == {A: S.FAILED}
+        (view,) = await fleet.observe()
+        assert view.asks_key
+        assert view.problem.startswith("asks for a key (it answers 401), and is given none: name the environment variable")
+        assert sink.kinds() == ["engine_asks_key"]
+        assert sink.events[0].message.startswith("chat@10.0.0.1:8000 asks for a key (it answers 401)")
+        assert engines.statuses.count(401) <= 6, "it is asked as seldom as one that is ready"
+        engines.guarded.clear()
+        fleet.look_again()
+        assert await look() == {A: S.READY}
+        (view,) = await fleet.observe()
+        assert (view.asks_key, view.problem) == (False, "")
+
+    played(test, engines, A, sink=sink)
+
+
+def test_one_that_asks_for_a_key_later_is_found_out_though_its_health_stays_good():
+    engines = Engines()
+
+    async def test(fleet, look):
+        assert await look() == {A: S.READY}
+        engines.guarded["/v1/models"] = 403
+        fleet.look_again()
+        for _ in range(6):
+            states = await look()
+        assert states == {A: S.FAILED}
+        engines.guarded.clear()
+        for _ in range(6):
+            states = await look()
+        assert states == {A: S.READY}
+        engines.guarded["/v1/models"] = 401
+        for _ in range(5 * KEY_LOOK_EVERY + 5):
+            states = await look()
+        assert states == {A: S.FAILED}, "nobody said that there is another key"
+
+    played(test, engines, A)
+
+
+def test_an_engine_that_was_down_and_comes_back_behind_a_key_is_told():
+    engines, sink = Engines(A), ListSink()
+
+    async def test(fleet, look):
+        assert await look() == {A: S.FAILED}
+        engines.sick.clear()
+        engines.guarded["/v1/models"] = 401
+        assert await look() == {A: S.FAILED}
+        (view,) = await fleet.observe()
+        assert "asks for a key" in view.problem
+        assert sink.kinds() == ["engine_asks_key"]
+
+    played(test, engines, A, sink=sink)

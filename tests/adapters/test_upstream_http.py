@@ -620,3 +620,58 @@ def test_who_fails_at_a_whole_answer_hears_that_the_exchange_is_over():
     with pytest.raises(CallbackErrors, match="1, the first"):
         with_engine(test, says(LENGTH + b"body"))
     assert ends == [End.COMPLETE, End.CUT]
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST", b"HEAD"])
+def test_an_engine_that_asks_for_a_key_is_shown_it_and_the_others_are_not(method):
+    async def script(seen, answer):
+        answer.json(200, {})
+
+    async def main():
+        upstream, engines = HttpUpstream(), [FakeEngine(script) for _ in range(2)]
+        urls = [await engine.start() for engine in engines]
+        request = method + b" / HTTP/1.1\r\nhost: e\r\ncontent-length: 4\r\n\r\nbody"
+
+        async def ask(url, sent=request, **more):
+            sink = Sink()
+            upstream.send(url, sent, sink, **more)
+            await sink.outcome()
+
+        await ask(urls[0])
+        upstream.authorize(urls[0], b"sk-one")  # of a connection that is kept, too
+        for url in urls:
+            await ask(url)
+        await ask(urls[0], request[:-4], body=b"more")
+        upstream.authorize(urls[0], b"sk-two")
+        await ask(urls[0])
+        upstream.authorize(urls[0], b"")
+        await ask(urls[0])
+        shown = [seen.headers.get(b"authorization") for seen in engines[0].seen]
+        assert shown == [None, b"Bearer sk-one", b"Bearer sk-one", b"Bearer sk-two", None]
+        assert [seen.headers.get(b"authorization") for seen in engines[1].seen] == [None]
+        assert {seen.body for seen in engines[0].seen} == {b"body", b"more"}
+        assert all(seen.line == method + b" / HTTP/1.1" for seen in engines[0].seen)
+        await upstream.close()
+        for engine in engines:
+            engine.stop()
+
+    run(main)
+
+
+def test_a_request_with_a_key_of_its_own_keeps_that_and_gets_no_second():
+    """A pool may spill to an address that another is attached to."""
+
+    async def script(seen, answer):
+        answer.json(200, {})
+
+    async def test(upstream, engine):
+        upstream.authorize(engine.url, b"sk-engine")
+        for head in (b"", b"authorization: Bearer sk-spill\r\n"):
+            sink = Sink()
+            body = b"\r\nauthorization: Bearer in-the-body\r\n"
+            upstream.send(engine.url, b"POST / HTTP/1.1\r\nhost: e\r\n%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body), sink)
+            await sink.outcome()
+        assert [seen.headers[b"authorization"] for seen in engine.seen] == [b"Bearer sk-engine", b"Bearer sk-spill"]
+        assert all(seen.head.count(b"authorization") == 1 for seen in engine.seen)
+
+    with_engine(test, script)

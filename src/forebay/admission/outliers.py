@@ -6,7 +6,8 @@ between them, eject a replica; one that stalls is ejected at once. After its tim
 comes back with a good answer. However bad all of them look, only a share of a pool is ever out: where everything fails,
 the fault is elsewhere, and a router that routes nowhere helps nobody. But where nobody listens any more there is nothing to route to:
 such a replica is out at once, be it the last, so that requests wait for it to come back, or for another, and aren't spent on it; and it is
-looked for every few seconds, however long it takes: that costs nobody anything, and a start takes minutes.
+looked for every few seconds, however long it takes: that costs nobody anything, and a start takes minutes. One that asks for a key that it
+isn't shown serves nobody either: it is out at once in the same way, and asked again ever more seldom, or when there is another key to show.
 
 A machine: calls in, effects out, no I/O; one owner.
 """
@@ -21,6 +22,8 @@ EJECTED_SHARE_MAX = 0.5
 EJECT_S = 5.0
 """The first time out, world seconds; it doubles with each ejection that follows…"""
 EJECT_S_MAX = 300.0
+LOCKED_S_MAX = 60.0
+"""Where it asks for a key: somebody is about to see to that."""
 GOOD_FOR_S = 300.0
 """…until the replica has been good for so long."""
 
@@ -32,6 +35,8 @@ class Eject(msgspec.Struct, frozen=True):
     why: str
     for_s: float
     stalled: bool
+    locked: bool = False
+    """It asks for a key: told also of one that was out for another reason before."""
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -52,7 +57,7 @@ Effect = Eject | Probe | Readmit
 class _Record:
     """What is remembered of one replica."""
 
-    __slots__ = ("ejected", "failures", "gone", "out_until_s", "probing", "readmitted_s")
+    __slots__ = ("ejected", "failures", "gone", "locked", "out_until_s", "probing", "readmitted_s")
 
     def __init__(self) -> None:
         self.failures = 0
@@ -62,7 +67,9 @@ class _Record:
         """None: it is in routing."""
         self.probing = False
         self.gone = False
-        """It is out since nobody listened there: that is no share of those that answer wrong."""
+        """It is out since nobody listened there, or it asks for a key: that is no share of those that answer wrong."""
+        self.locked = False
+        """It asks for a key."""
         self.readmitted_s = 0.0
 
 
@@ -119,6 +126,29 @@ class Outliers:
         record.gone = True
         return self._eject(replica, record, why, now_s, stalled=False)
 
+    def locked(self, replica: str, why: str, now_s: float) -> list[Effect]:
+        """It asks for a key that it isn't shown."""
+        record = self._records.get(replica)
+        if record is None or record.locked:
+            return []
+        record.gone = record.locked = True
+        if record.out_until_s is None:
+            return self._eject(replica, record, why, now_s, stalled=False)
+        record.ejected = 1
+        record.out_until_s = now_s + EJECT_S
+        return [Eject(replica, why, EJECT_S, stalled=False, locked=True)]
+
+    def knock(self, now_s: float) -> None:
+        """There is another key to show: those that ask for one are probed at the next `advance`."""
+        for record in self._records.values():
+            if record.locked and record.out_until_s is not None:
+                record.out_until_s = min(record.out_until_s, now_s)
+
+    @property
+    def asking(self) -> list[str]:
+        """Replicas that are out since they ask for a key."""
+        return [replica for replica, record in self._records.items() if record.locked]
+
     def stalled(self, replica: str, why: str, now_s: float) -> list[Effect]:
         """None of its streams gets tokens."""
         record = self._records.get(replica)
@@ -145,6 +175,9 @@ class Outliers:
         if well:
             record.readmitted_s = now_s
             self._readmit(replica, record, effects)
+        elif record.locked:
+            record.ejected += 1
+            record.out_until_s = now_s + min(LOCKED_S_MAX, _time_out_s(record.ejected))
         elif record.gone:
             record.out_until_s = now_s + EJECT_S
         else:
@@ -166,6 +199,7 @@ class Outliers:
             assert record.failures < FAILURES_IN_A_ROW, f"{replica} has failed often enough, and nothing came of it"
             assert not record.probing or record.out_until_s is not None, f"{replica} is probed though it is in routing"
             assert not record.gone or record.out_until_s is not None, f"{replica} is gone though it is in routing"
+            assert record.gone or not record.locked, f"{replica} asks for a key, and counts as one that answers wrong"
 
     @property
     def _out_max(self) -> int:
@@ -190,11 +224,11 @@ class Outliers:
         record.failures = 0
         self.suspects.discard(replica)
         self.ejections_total += 1
-        return [Eject(replica, why, for_s, stalled)]
+        return [Eject(replica, why, for_s, stalled, record.locked)]
 
     def _readmit(self, replica: str, record: _Record, effects: list[Effect]) -> None:
         record.out_until_s = None
-        record.probing = record.gone = False
+        record.probing = record.gone = record.locked = False
         record.failures = 0
         effects.append(Readmit(replica))
 

@@ -17,7 +17,7 @@ from forebay.domain.profile import Profile
 from forebay.spec.decode import BadSpec, decode, decode_profiles
 from forebay.spec.problems import Place, Problems
 from forebay.spec.tree import TEXT_BYTES_MAX, decode_utf8
-from forebay.spec.types import Spec, Tls
+from forebay.spec.types import Pool, Spec, Tls
 
 _SUFFIXES = frozenset({".yaml", ".yml"})
 
@@ -74,14 +74,22 @@ def check_live(spec: Spec) -> None:
 def _with_paths(spec: Spec, path: Path) -> Spec:
     """Paths in a configuration are relative to it, wherever it is read from."""
     folder = path.resolve().parent
-    pools = tuple(
-        msgspec.structs.replace(pool, estimate=msgspec.structs.replace(pool.estimate, tokenizer=str(folder / pool.estimate.tokenizer)))
-        if pool.estimate.tokenizer
-        else pool
-        for pool in spec.pools
-    )
+    pools = tuple(_pool_with_paths(pool, folder) for pool in spec.pools)
     tls = None if spec.tls is None else Tls(str(folder / spec.tls.cert), str(folder / spec.tls.key))
     return msgspec.structs.replace(spec, pools=pools, tls=tls)
+
+
+def _pool_with_paths(pool: Pool, folder: Path) -> Pool:
+    engine, estimate = pool.engine, pool.estimate
+    keys = tuple(msgspec.structs.replace(key, key_file=_below(folder, key.key_file)) for key in engine.keys)
+    engine = msgspec.structs.replace(engine, keys=keys, key_file=_below(folder, engine.key_file))
+    return msgspec.structs.replace(
+        pool, engine=engine, estimate=msgspec.structs.replace(estimate, tokenizer=_below(folder, estimate.tokenizer))
+    )
+
+
+def _below(folder: Path, path: str) -> str:
+    return str(folder / path) if path else ""
 
 
 def _team_files(path: Path, bad: list[BadSpec]) -> list[Path]:

@@ -26,16 +26,17 @@ async def _main(arguments: argparse.Namespace) -> int:
         await system.channel.start_on(process.inherited(arguments.channel_fd))
         await system.admin.start_on(process.inherited(arguments.admin_fd))
         control = asyncio.create_task(system.controller.run(system.channel.publish), name="control loop")
-        reattaching = Reattaching(arguments.config, system.take, arguments.spec)
+        reattaching = Reattaching(arguments.config, system.take, arguments.spec, system.controller)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reattaching.ask)
         configuration = asyncio.create_task(reattaching.run(), name="configuration")
+        keys = asyncio.create_task(system.keys.watch(system.controller.tell, system.attached.look_again), name="engines' keys")
         told = [asyncio.create_task(event.wait(), name="signal") for event in (stop, leave)]
         await asyncio.wait({control, *told}, return_when=asyncio.FIRST_COMPLETED)
         if control.done():
             control.result()
-        for task in (control, configuration, *told):
+        for task in (control, configuration, keys, *told):
             task.cancel()
-        await asyncio.gather(control, configuration, *told, return_exceptions=True)
+        await asyncio.gather(control, configuration, keys, *told, return_exceptions=True)
         if stop.is_set():
             await system.controller.stop_all()
         system.controller.meter.save()

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 
 import msgspec
 
+from forebay.adapters.local.health import asks_key
 from forebay.app.gateway_wiring import GatewaySystem
 from forebay.domain.events import Event
 from forebay.domain.roster import RosterReplica
-from forebay.ports.upstream import End, FetchFailed, fetch, get_request
+from forebay.ports.upstream import ASKS_KEY, End, FetchFailed, fetch, get_request
 from forebay.spec.types import Pool
 
 MODELS_PATH = "/v1/models"
@@ -91,10 +92,12 @@ class FirstLook:
                 desk = system.gateway.desk
                 desk.failed(desk.pools[pool.name], replica.id, f"nobody listens at {replica.url}", gone=True)
             return False
-        if status in {401, 403}:
-            words = f"{replica.id} at {replica.url} asks for a key, and clients' keys never reach engines: start it without --api-key"
-            self._tell("engine_asks_key", pool, words)
-        elif status == 200:
+        if status not in ASKS_KEY and pool.engine.metrics != "vllm":
+            status = await asks_key(system.upstream, replica.url, pool.engine.metrics, ANSWER_REAL_S) or status
+        if status in ASKS_KEY:
+            system.gateway.asks_key(replica.url, status)
+            return False
+        if status == 200:
             served = _served(body)
             for kind, words in _differences(pool, replica, served) if served else ():
                 self._tell(kind, pool, words)

@@ -72,7 +72,7 @@ async def _linked(
     certificate: Certificate | None,
     stop: asyncio.Event,
     marking: asyncio.Task[None],
-    reloading: "asyncio.Future[None]",
+    reloading: "asyncio.Future[list[None]]",
 ) -> None:
     """Serve by the rosters that come by ``link`` until told to stop; drain, and say goodbye."""
     linking = asyncio.create_task(link.run(), name="link")
@@ -178,13 +178,17 @@ def _watching(certificate: Certificate | None) -> "asyncio.Future[None]":
 
 def _reloading(
     path: Path | None, system: GatewaySystem, keep: Callable[[Spec], object], kept: Path | None = None
-) -> "asyncio.Future[None]":
-    """What takes changes of the configuration at ``path``, and reads it at once at SIGHUP; ``kept`` as for `Reloader`."""
-    if path is None:
-        return asyncio.get_running_loop().create_future()
-    reloader = Reloader(path, system, keep, kept)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
-    return asyncio.create_task(reloader.run(), name="configuration")
+) -> "asyncio.Future[list[None]]":
+    """What takes changes of the configuration at ``path``, and of engines' keys; SIGHUP: at once. ``kept``: see `Reloader`."""
+    tasks = []
+    if system.keys is not None:
+        watching = system.keys.watch(system.say, system.gateway.desk.knock)
+        tasks.append(asyncio.create_task(watching, name="engines' keys"))
+    if path is not None:
+        reloader = Reloader(path, system, keep, kept)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.ask)
+        tasks.append(asyncio.create_task(reloader.run(), name="configuration"))
+    return asyncio.gather(*tasks)
 
 
 def _say(words: str) -> None:

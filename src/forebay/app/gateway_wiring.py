@@ -15,12 +15,14 @@ from forebay.adapters.crew import ProcessCrew, available
 from forebay.adapters.journal import FileJournal
 from forebay.adapters.log import LogSink
 from forebay.adapters.upstream import HttpUpstream
+from forebay.app.engine_keys import EngineKeys
 from forebay.app.gateway_names import roster_file
 from forebay.app.keys import join_secret, spill_keys
 from forebay.app.named_files import tokenizers
 from forebay.app.roster_file import RosterFile
 from forebay.app.spent import SPENT_FILE, SpentFile
 from forebay.domain.errors import BadInput
+from forebay.domain.events import Event
 from forebay.domain.joining import NONCE_BYTES
 from forebay.gateway.keeping import Keeping
 from forebay.gateway.link import Link
@@ -40,10 +42,16 @@ class GatewaySystem(msgspec.Struct):
     clock: LoopClock
     sink: LogSink
     chance: random.Random
+    keys: EngineKeys | None = None
+    """Of engines that ask for one."""
+
+    def say(self, kind: str, message: str) -> None:
+        """An event of this gateway."""
+        self.sink.emit(Event(kind, self.clock.now_s(), self.clock.wall_s(), "", message, {"gateway": self.gateway.name}))
 
 
 def gateway(spec: Spec, clock: LoopClock, name: str, state: Path, tls: ssl.SSLContext | None, say: Callable[[str], None]) -> GatewaySystem:
-    """Build the gateway's process. Raises BadInput for an API key that isn't in the environment, or a tokenizer that can't be read.
+    """Build the gateway's process. Raises BadInput for an API key that isn't there, or a tokenizer that can't be read.
 
     Its journal of usage and what it has spent elsewhere are below the folder ``state``; where that can't be written it goes on in
     memory, and says so.
@@ -54,9 +62,11 @@ def gateway(spec: Spec, clock: LoopClock, name: str, state: Path, tls: ssl.SSLCo
     spent = SpentFile(state / SPENT_FILE, say)
     crew = relay_workers(spec, say)
     built = Gateway(spec, clock, ids, upstream, chance, sink, name, tls, spill_keys(spec), spent, journal, crew)
+    keys = EngineKeys(spec, upstream.authorize)
+    built.meet = keys.meet
     for pool, counter in tokenizers(spec).items():
         built.desk.pools[pool].sizing.counter = counter
-    return GatewaySystem(built, upstream, clock, sink, chance)
+    return GatewaySystem(built, upstream, clock, sink, chance, keys)
 
 
 def relay_workers(spec: Spec, say: Callable[[str], None]) -> ProcessCrew | None:

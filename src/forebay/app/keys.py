@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from forebay.domain.errors import BadInput
 from forebay.domain.joining import SECRET_CHARS_MIN
+from forebay.spec.engine_keys import shown
 from forebay.spec.types import Spec
 
 
@@ -28,9 +29,9 @@ def key_troubles(spec: Spec, environment: Mapping[str, str] = os.environ) -> Ite
                 continue
             key, where = environment.get(name, ""), f"pools.{pool.name}.overflow.spill {spill.name}: key_env"
             if not key:
-                yield f"{where}: found no {name} in the environment, allowed: a variable with the API key; set it"
+                yield f"{where}: found no {shown(name)} in the environment, allowed: a variable with the API key; set it"
             elif not key.isascii() or not key.isprintable() or " " in key:
-                yield f"{where}: found a {name} with blanks or control characters, allowed: visible ASCII; set it anew"
+                yield f"{where}: found a {shown(name)} with blanks or control characters, allowed: visible ASCII; set it anew"
 
 
 def join_secret(spec: Spec, environment: Mapping[str, str] = os.environ) -> str:

@@ -10,12 +10,9 @@ from pathlib import Path
 from forebay.app.gateway_wiring import GatewaySystem
 from forebay.app.watched_file import WatchedFile
 from forebay.domain.errors import BadInput, ForebayError
-from forebay.domain.events import Event
+from forebay.domain.reloads import STARTED
 from forebay.spec.live import attach_changes
 from forebay.spec.types import Spec
-
-_STARTED = "; nothing was started"
-"""So ends what `config.load` says of a bad file; here something runs."""
 
 
 class Reloader(WatchedFile):
@@ -35,12 +32,15 @@ class Reloader(WatchedFile):
         try:
             spec = await asyncio.to_thread(config.load, self._path, again=True)
             changed = spec != before
+            keys = self._system.keys.read(spec) if self._system.keys is not None else None
             gateway.reload(spec)
         except BadInput as error:
             gateway.reloads.refused += 1
             gateway.reloads.waits = True
-            self._say("config_refused", f"the configuration before is kept: {str(error).removesuffix(_STARTED)}")
+            self._say("config_refused", f"the configuration before is kept: {str(error).removesuffix(STARTED)}")
             return
+        if self._system.keys is not None and keys is not None and self._system.keys.use(keys):
+            gateway.desk.knock()
         was_refused, gateway.reloads.waits = gateway.reloads.waits, False
         if not changed:
             if was_refused:  # or the log's last word would be the refusal
@@ -55,5 +55,4 @@ class Reloader(WatchedFile):
         self._say("config_taken", f"{self._path} is served by from now on; requests inside keep what they came with{engines}")
 
     def _say(self, kind: str, message: str) -> None:
-        clock = self._system.clock
-        self._system.sink.emit(Event(kind, clock.now_s(), clock.wall_s(), "", message, {"gateway": self._system.gateway.name}))
+        self._system.say(kind, message)

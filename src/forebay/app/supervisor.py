@@ -20,6 +20,7 @@ from forebay.app import config, listening
 from forebay.app.certificates import Certificate
 from forebay.app.children import STOP_ENGINES, Above, Child, Lifeline, become_subreaper, how_it_ended, reap
 from forebay.app.echo import Echo, running, starting
+from forebay.app.engine_keys import engine_key_troubles
 from forebay.app.files import (
     LOCK_FILE,
     RUNNING_FILE,
@@ -231,6 +232,8 @@ def up(path: Path, *, ready_file: Path | None = None, speed: float | None = None
     check_ready_file(ready_file)
     config.check_live(spec)
     join_secret(spec)
+    if troubles := list(engine_key_troubles(spec)):
+        raise BadInput("\n".join(troubles))
     for warning in join_troubles(spec):
         _say(f"warning: {warning}")
     if spec.tls is not None:

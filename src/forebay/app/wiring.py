@@ -19,6 +19,7 @@ from forebay.adapters.sqlite import SqliteStore
 from forebay.adapters.upstream import HttpUpstream
 from forebay.adapters.webhook import Webhook
 from forebay.admission.capacity import replica_capacity
+from forebay.app.engine_keys import EngineKeys
 from forebay.app.files import STORE_FILE
 from forebay.app.keys import join_secret
 from forebay.console.admin import AdminServer
@@ -102,10 +103,14 @@ class ControllerSystem(msgspec.Struct):
     store: SqliteStore
     upstream: HttpUpstream
     webhook: Webhook | None
+    keys: EngineKeys
 
     def take(self, spec: Spec) -> None:
         """Attach to what ``spec`` lists; raises BadInput, with nothing changed, where it differs in what needs a new start."""
+        keys = self.keys.read(spec)
         self.controller.use(spec, policies(spec))
+        if self.keys.use(keys):
+            self.attached.look_again()
         self.contexts.attached(self.attached.use(spec))
 
     async def close(self) -> None:
@@ -120,16 +125,19 @@ class ControllerSystem(msgspec.Struct):
 
 
 async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int | None) -> ControllerSystem:
-    """Build the controller's process and adopt what an earlier one left running."""
+    """Build the controller's process and adopt what an earlier one left running. Raises BadInput for a key that isn't there."""
     store = SqliteStore(state / STORE_FILE)
     chance = random.Random(secrets.randbits(64))
     log = LogSink()
     webhook = Webhook(spec.webhook, chance, problems=log) if spec.webhook else None
     sink = Sinks(log, *([webhook] if webhook is not None else []))
     upstream = HttpUpstream()
+    keys = EngineKeys(spec, upstream.authorize)
     sturdy = SturdyStore(store, lambda kind, message: sink.emit(Event(kind, clock.now_s(), clock.wall_s(), "", message)))
     recorder = Recorder(sturdy, sink)
-    started = LocalFleet(spec, clock, upstream, store, recorder, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance)
+    started = LocalFleet(
+        spec, clock, upstream, store, recorder, log_dir=state / "logs", lifeline_fd=lifeline_fd, chance=chance, meet=keys.meet
+    )
     attached = AttachedFleet(spec, clock, upstream, recorder)
     contexts = Contexts(spec, upstream, clock, recorder)
     fleet = CompositeFleet([started, attached], contexts)
@@ -137,4 +145,4 @@ async def controller(spec: Spec, state: Path, clock: LoopClock, lifeline_fd: int
     control = build_controller(spec, clock, fleet, ScrapeSource(upstream, clock), sturdy, sink, secrets.token_hex(16))
     channel = Channel(control.hear, control.lost, join_secret(spec), partial(secrets.token_hex, NONCE_BYTES))
     admin = AdminServer(Reports(control, sturdy, clock))
-    return ControllerSystem(control, channel, admin, fleet, attached, contexts, store, upstream, webhook)
+    return ControllerSystem(control, channel, admin, fleet, attached, contexts, store, upstream, webhook, keys)

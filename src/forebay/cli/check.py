@@ -10,6 +10,7 @@ from rich.table import Table
 
 from forebay.adapters.local.contexts import consequence
 from forebay.app.config import load
+from forebay.app.engine_keys import engine_key_troubles
 from forebay.app.keys import join_troubles, key_troubles
 from forebay.app.named_files import file_troubles
 from forebay.cli.output import console as output_console
@@ -145,7 +146,7 @@ def _explained(spec: Spec, sizes: Sequence[Sizing], file: Path) -> Iterator[str]
 
 def _warnings(spec: Spec, sizes: list[Sizing], missing: Sequence[str]) -> list[str]:
     told = (warning for size in sizes for warning in size.warnings)
-    return [*told, *_contexts(spec), *missing, *key_troubles(spec), *join_troubles(spec), *_idle_workers(spec)]
+    return [*told, *_contexts(spec), *missing, *key_troubles(spec), *engine_key_troubles(spec), *join_troubles(spec), *_idle_workers(spec)]
 
 
 def _idle_workers(spec: Spec) -> Iterator[str]:

@@ -28,6 +28,9 @@ def command(
     max_model_len: Annotated[int | None, typer.Option(help="Context limit in tokens. Default: the profile's.", min=2)] = None,
     max_num_queued_reqs: Annotated[int | None, typer.Option(help="Refuse requests beyond this many running and waiting.", min=0)] = None,
     lora_modules: Annotated[list[str] | None, typer.Option(help="An adapter that is served beside the model; may be repeated.")] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="A key that requests below /v1 must show, as with vLLM; may be repeated: any one of them does.")
+    ] = None,
     start_jitter: Annotated[float, typer.Option(help="Fraction by which each stage's time varies.", min=0, max=0.99)] = 0.0,
     output_tokens: Annotated[
         float, typer.Option(help="Median length of answers without max_tokens.", min=1)
@@ -42,6 +45,7 @@ def command(
         max_queued_requests=max_num_queued_reqs,
         start_jitter=start_jitter,
         output_tokens_median=output_tokens,
+        api_keys=tuple(api_key or ()),
         adapters=adapter_names(lora_modules or ()),
     )
     options = Options(

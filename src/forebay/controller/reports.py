@@ -215,4 +215,10 @@ class _Exposition:
                     ratio.add_metric([name, view.id], correction.ratio)
                     brake.add_metric([name, view.id], correction.brake)
             preemptions.add_metric([name], self._controller.corrections.preemptions_total.get(name, 0))
-        return [desired, states, terms, binding, waiting, alerts, seconds, kept, ratio, brake, preemptions]
+        reloads = self._controller.reloads
+        seen = CounterMetricFamily("forebay_config_reloads", "Changed configurations, taken or refused", labels=["result"])
+        seen.add_metric(["taken"], reloads.taken)
+        seen.add_metric(["refused"], reloads.refused)
+        refused_help = "1 while the configuration file was refused, and the controller goes by the one before"
+        refused = GaugeMetricFamily("forebay_config_refused", refused_help, value=float(reloads.waits))
+        return [desired, states, terms, binding, waiting, alerts, seconds, kept, ratio, brake, preemptions, seen, refused]

@@ -60,7 +60,8 @@ class Rosters:
             if view.state is ReplicaState.READY and view.id not in leaving
         )
         decision = ward.decision
-        pool = RosterPool(ward.pool.name, replicas, next_ready_in_s=_next_ready_in_s(ward, now_s))
+        asking = sum(view.asks_key for view in ward.views)
+        pool = RosterPool(ward.pool.name, replicas, next_ready_in_s=_next_ready_in_s(ward, now_s), asking=asking)
         return pool if decision is None else msgspec.structs.replace(pool, posture=decision.posture)
 
     def _capacity(self, ward: Ward, replica_id: str) -> Capacity:

@@ -23,6 +23,7 @@ from forebay.controller.rosters import CapacityOf, Rosters
 from forebay.controller.ward import Ward
 from forebay.controller.wedges import Wedges
 from forebay.domain.events import Event
+from forebay.domain.reloads import Reloads
 from forebay.domain.replica import LIVE_STATES, ReplicaState, ReplicaView, attaching_pool
 from forebay.domain.roster import Ack, Bye, FinishedRequests, FromGateway, Heard, Hello, Roster, Snapshot, ToGateway
 from forebay.domain.scaling import Decision, Observation, Policy
@@ -89,6 +90,7 @@ class Controller:
         self.leasing = Leasing(store, self.book, expected, interval_s, hop_key, clock.now_s()) if spec.leases else None
         holder = self.leasing.leases.holder if self.leasing is not None else None
         self.rosters = Rosters(_next_term(store), self.book.lease_s, capacity_of, self.corrections, holder)
+        self.reloads = Reloads()
         self._effects: list[drain.Effect] = []
         self._states: dict[str, ReplicaState] = {}
         self._saved_s = 0.0
@@ -350,6 +352,10 @@ class Controller:
                 await self._fleet.stop(view.id)
             await self._clock.sleep_until(self._clock.now_s() + STOP_POLL_S)
         self.meter.save()
+
+    def tell(self, kind: str, message: str) -> None:
+        """An event of the controller's own, told by who looks after its files."""
+        self._event(kind, message)
 
     def _event(self, kind: str, message: str, pool: str = "", detail: Mapping[str, str | float | int | bool] | None = None) -> None:
         event = Event(kind, self._clock.now_s(), self._clock.wall_s(), pool, message, dict(detail or {}))

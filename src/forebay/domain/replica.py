@@ -75,6 +75,8 @@ class ReplicaView(msgspec.Struct, frozen=True):
     restarts: int = 0
     problem: str = ""
     """Why it failed, in words for people; empty if it has not."""
+    asks_key: bool = False
+    """It failed since it asks for a key that it isn't shown."""
 
     @property
     def cold_start_s(self) -> float | None:

@@ -70,6 +70,8 @@ class RosterPool(msgspec.Struct, frozen=True):
     posture: Posture = Posture.OPEN
     next_ready_in_s: float | None = None
     """World seconds until the next pending replica is expected ready; None if none is on the way."""
+    asking: int = 0
+    """Engines that are not among the replicas since they ask for a key that they aren't shown."""
 
 
 class Roster(msgspec.Struct, frozen=True, tag="roster"):

@@ -28,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-model-len", type=int, default=None, metavar="TOKENS")
     parser.add_argument("--max-num-queued-reqs", type=int, default=None, metavar="N")
     parser.add_argument("--lora-modules", nargs="+", default=[], metavar="NAME", help="adapters that are served beside the model")
+    parser.add_argument("--api-key", nargs="+", default=[], metavar="KEY", help="what requests below /v1 must show, any one of them")
     parser.add_argument("--start-jitter", type=float, default=0.0, metavar="FRACTION", help="of each stage's time, from the seed")
     parser.add_argument(
         "--output-tokens", type=float, default=Behaviour().output_tokens_median, metavar="N", help="median, without max_tokens"
@@ -49,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         max_queued_requests=given.max_num_queued_reqs,
         start_jitter=given.start_jitter,
         output_tokens_median=given.output_tokens,
+        api_keys=tuple(given.api_key),
         adapters=adapter_names(given.lora_modules),
     )
     options = Options(

@@ -1,8 +1,12 @@
 """The settings of an emulated engine beyond its profile, with vLLM's defaults."""
 
+import hmac
 from collections.abc import Sequence
 
 import msgspec
+
+GUARDED = ("/v1", "/v2", "/inference", "/cohere")
+"""How paths begin that vLLM asks a key for: ``/health`` and ``/metrics`` are open, and so are ``/tokenize`` and ``/detokenize``."""
 
 
 class Behaviour(msgspec.Struct, frozen=True):
@@ -21,6 +25,16 @@ class Behaviour(msgspec.Struct, frozen=True):
     output_tokens_sigma: float = 0.8
     adapters: tuple[str, ...] = ()
     """vLLM's ``--lora-modules``, by their names: served as the model is, at no cost of their own."""
+    api_keys: tuple[str, ...] = ()
+    """vLLM's ``--api-key``: what is below `GUARDED` is answered only to who shows one of them; empty: to anybody."""
+
+
+def lets_in(path: str, authorization: bytes, keys: Sequence[str]) -> bool:
+    """Whether ``path`` is answered to who sends this Authorization header, or none, as vLLM reads it."""
+    if not keys or not path.startswith(GUARDED):
+        return True
+    scheme, _, shown = authorization.partition(b" ")
+    return scheme.lower() == b"bearer" and any(hmac.compare_digest(shown, key.encode()) for key in keys)
 
 
 def adapter_names(given: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,14 @@ class ApiError(Exception):
         self.body = msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": status}})
 
 
+class Unauthorized(ApiError):
+    """vLLM's answer to who shows no key of its own: not in the shape of its other errors."""
+
+    def __init__(self) -> None:
+        super().__init__(401, "", "Unauthorized")
+        self.body = b'{"error":"Unauthorized"}'
+
+
 def bad_request(message: str, param: str | None = None) -> ApiError:
     """Status 400."""
     return ApiError(400, "BadRequestError", message, param)

@@ -15,8 +15,8 @@ import msgspec
 from forebay.domain.errors import ForebayError
 from forebay.domain.profile import Profile
 from forebay.emulator import process_stats
-from forebay.emulator.behaviour import Behaviour
-from forebay.emulator.body import ApiError, prompt_tokens
+from forebay.emulator.behaviour import Behaviour, lets_in
+from forebay.emulator.body import ApiError, Unauthorized, prompt_tokens
 from forebay.emulator.connections import Connections
 from forebay.emulator.core import Core
 from forebay.emulator.faults import Command, Fault, Faults, Kind, MetricsMode, decode, spoil
@@ -104,7 +104,7 @@ class EngineServer:
         self.stats = Stats(context_tokens)
         self.core = Core(profile, clock, self.stats, random.Random(f"{seed}/steps").getrandbits(64))
         self.core.after_tick = self._after_tick
-        self._adapters = behaviour.adapters
+        self._adapters, self._api_keys = behaviour.adapters, behaviour.api_keys
         self.connections = Connections(clock, behaviour.keep_alive_real_s)
         self._generation = Generation(profile, model, clock, self.core, self.stats, faults=self.faults, behaviour=behaviour, seed=seed)
         self._generation.on_quiet = self._quiet.set
@@ -304,6 +304,8 @@ class EngineServer:
         # A known path asked with a wrong method is nobody's in vLLM's counts, as an unknown path is.
         self._count(exchange, request.path if methods is not None and request.method in methods else "none")
         try:
+            if not lets_in(request.path, request.headers.get(b"authorization", b""), self._api_keys):
+                raise Unauthorized
             if methods is None:
                 raise ApiError(404, "Not Found", "Not Found")
             answer = methods.get(request.method)

@@ -40,6 +40,10 @@ class Context(ABC):
         """Whether the present roster has a replica there."""
 
     @abstractmethod
+    def asks_key(self, url: str, status: int) -> None:
+        """The engine at ``url`` answered ``status``: it asks for a key that it isn't shown."""
+
+    @abstractmethod
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off after its first content."""
 

@@ -194,6 +194,15 @@ class Desk:
         outliers, now_s = pool.outliers, self.now_s()
         self._ejected(pool, outliers.gone(replica, why, now_s) if gone else outliers.bad(replica, why, now_s))
 
+    def locked(self, pool: PoolDesk, replica: str, why: str) -> None:
+        """``replica`` asks for a key that it isn't shown."""
+        self._ejected(pool, pool.outliers.locked(replica, why, self.now_s()))
+
+    def knock(self) -> None:
+        """There are other keys to show: replicas that ask for one are probed by the next sweep."""
+        for pool in self.pools.values():
+            pool.outliers.knock(self.now_s())
+
     def probed(self, pool: PoolDesk, replica: str, well: bool) -> None:
         """How a probe of an ejected replica went."""
         self._ejected(pool, pool.outliers.probed(replica, well, self.now_s()))
@@ -238,11 +247,13 @@ class Desk:
         try:
             call.sweep(now_s)
         except Exception as error:
+            failed = error
             try:
                 call.break_off()
-            finally:
-                self.abandon(pool, call, None, now_s)
-            return error
+            except Exception as worse:  # its permit goes back all the same, and all others have their look
+                failed = worse
+            self.abandon(pool, call, None, now_s)
+            return failed
         return None
 
     def _find_stalled(self, pool: PoolDesk, now_s: float) -> None:

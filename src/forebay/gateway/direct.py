@@ -9,8 +9,9 @@ from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.passed import PassedHead, PassedHeads, passed_answer
+from forebay.gateway.refusals import ASKS_KEY_REPLY
 from forebay.gateway.request import Request
-from forebay.ports.upstream import End, Exchange, ResponseHead, Upstream
+from forebay.ports.upstream import ASKS_KEY, End, Exchange, ResponseHead, Upstream
 
 TRIED_MAX = 16
 """Replicas asked for one request."""
@@ -26,6 +27,10 @@ class DirectContext(Protocol):
 
     upstream: Upstream
     passed_heads: PassedHeads
+
+    def asks_key(self, url: str, status: int) -> None:
+        """The engine at ``url`` asks for a key that it isn't shown."""
+        ...
 
     def over(self, direct: "Direct", deleted: str) -> None:
         """It has ended, and ``deleted`` (an id, or nothing) is no longer kept."""
@@ -197,6 +202,11 @@ class Direct:
         if head.status < 400:
             self._end(self._response_id if self._request.method == b"DELETE" else "")
             self._connection.finish(self._keep_alive)
+            return
+        if head.status in ASKS_KEY:
+            self._context.asks_key(self._urls[self._tried], head.status)
+            self._failed = ASKS_KEY_REPLY
+            self._next()
             return
         shaped = in_shape(head.status, self._held, self._request.target)
         if head.status >= 500 or head.status == 429 or (head.status == 404 and self._response_id):

@@ -9,12 +9,21 @@ from forebay.admission.outcomes import jittered
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.outliers import Eject, Readmit
 from forebay.domain.events import Event
+from forebay.domain.roster import Roster
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.context import Context
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.prober import Prober
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
+from forebay.ports.upstream import ASKS_KEY
+from forebay.spec import engine_keys
+from forebay.spec.types import Spec
+
+
+def nobody(pool: str, url: str) -> None:
+    """Of the engines none asks for a key."""
+    del pool, url
 
 
 class Duties(Context, ABC):
@@ -27,6 +36,9 @@ class Duties(Context, ABC):
     _truncation: tuple[str, str]
     _truncations: int
     _urls: frozenset[str]
+    spec: Spec
+    meet: Callable[[str, str], None]
+    """Told of each engine's pool and address before anything is sent there: it may ask for a key."""
 
     def spread(self, error: ErrorReply) -> ErrorReply:
         """Clients obey ``Retry-After`` exactly: told the same, they would all come back at one instant."""
@@ -51,14 +63,44 @@ class Duties(Context, ABC):
         """The text of tokens, as an engine tells it."""
         self._prober.detokenize(url, model, ids, done)
 
+    def _meet(self, roster: Roster) -> None:
+        for pool in roster.pools:
+            for replica in pool.replicas:
+                self.meet(pool.pool, replica.url)
+
+    def asks_key(self, url: str, status: int) -> None:
+        """The engine at ``url`` answered ``status``, one of `ASKS_KEY`: nothing is sent there until it is shown what it asks for."""
+        for pool in self.desk.pools.values():
+            for replica in pool.roster.replicas:
+                if replica.url == url:
+                    self.desk.locked(pool, replica.id, engine_keys.refused(self.spec.pool(pool.name), url, status))
+                    return
+
+    def is_locked(self, url: str) -> bool:
+        """Whether the engine at ``url`` asks for a key."""
+        for pool in self.desk.pools.values():
+            asking = pool.outliers.asking
+            if asking and any(replica.url == url and replica.id in asking for replica in pool.roster.replicas):
+                return True
+        return False
+
+    def _probed(self, pool: PoolDesk, replica: str, url: str, status: int | None) -> None:
+        """``status``: of the answer to a probe; None: there was none."""
+        if status is not None and status in ASKS_KEY:
+            self.asks_key(url, status)
+        # Any other refusal is of the probe itself, as by an engine that only embeds.
+        self.desk.probed(pool, replica, status is not None and status < 500 and status != 429 and status not in ASKS_KEY)
+
     def _on_ejection(self, pool: PoolDesk, effect: Ejection) -> None:
-        if isinstance(effect, Eject):
+        if isinstance(effect, Eject) and effect.locked:
+            self._emit("engine_asks_key", f"{effect.replica} {effect.why}", pool.name)
+        elif isinstance(effect, Eject):
             self._emit("replica_ejected", f"{effect.replica} for {effect.for_s:g} s: {effect.why}", pool.name)
         elif isinstance(effect, Readmit):
             self._emit("replica_readmitted", f"{effect.replica} answers again", pool.name)
         else:
             url = next((replica.url for replica in pool.roster.replicas if replica.id == effect.replica), "")
-            self._prober.probe(url, pool.model, lambda well: self.desk.probed(pool, effect.replica, well))
+            self._prober.probe(url, pool.model, lambda status: self._probed(pool, effect.replica, url, status))
 
     def tell(self, kind: str, message: str) -> None:
         """An event of this gateway."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from forebay.domain.shape import Usage
-from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk
+from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk, retry_after_real_s, unavailable
 from forebay.gateway.body import choices_of
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT
@@ -14,6 +14,9 @@ from forebay.gateway.recorded import Recorded
 
 _COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _TRUNCATED: Final = Outcome.TRUNCATED
+
+ENGINE_RETRY_AFTER_S = 5.0
+"""World seconds a client is asked to wait after engines failed its request."""
 
 
 class Ending(Recorded):
@@ -97,6 +100,11 @@ class Ending(Recorded):
         self._why, self._retry_after_s = error.message, error.retry_after_s
         self._end(Outcome.FAILED, None)
         self._refuse(error)
+
+    def _unserved(self, message: str) -> ErrorReply:
+        """No engine serves it."""
+        wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
+        return unavailable(message, "engine_asks_key" if self._pool.asks_key else "engines_failed", wait_s)
 
     def _truncate(self, message: str, *, let_go: bool = False) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""

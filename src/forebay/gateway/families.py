@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from forebay.admission.looks import TeamLoad
+from forebay.domain.reloads import Reloads
 from forebay.domain.usage import UsageKey
 from forebay.gateway.lending import Lending
 from forebay.gateway.lending_families import lending_families
@@ -18,15 +18,6 @@ from forebay.gateway.shape_errors import ShapeErrors, rows
 from forebay.gateway.usage_families import usage_families
 
 TEAMS_SHOWN_MAX = 200
-
-
-class Reloads(msgspec.Struct):
-    """What became of changed configurations, for the metrics page."""
-
-    taken: int = 0
-    refused: int = 0
-    waits: bool = False
-    """The file is not what is served by: it was refused."""
 
 
 class Gauges(Protocol):
@@ -42,6 +33,10 @@ class Gauges(Protocol):
 
     def ejected(self) -> Iterable[tuple[str, int, int]]:
         """``(pool, replicas out of routing, ejections so far)``."""
+        ...
+
+    def asking(self) -> Iterable[tuple[str, int]]:
+        """``(pool, replicas out of routing since they ask for a key)``."""
         ...
 
     def teams(self) -> Iterable[tuple[str, TeamLoad]]:
@@ -192,7 +187,12 @@ class GatewayCollector(Collector):
         for pool, replicas, total in self._gauges.ejected():
             out.add_metric([pool], replicas)
             ejections.add_metric([pool], total)
-        yield from (out, ejections)
+        asking = GaugeMetricFamily(
+            "forebay_asking_replicas", "Replicas out of routing that ask for a key which they aren't shown.", labels=["pool"]
+        )
+        for pool, replicas in self._gauges.asking():
+            asking.add_metric([pool], replicas)
+        yield from (out, ejections, asking)
         foreseen = CounterMetricFamily("forebay_prefix_foreseen_tokens", "Prompt tokens foreseen to be cached by engines.", labels=["pool"])
         cached = CounterMetricFamily("forebay_prefix_cached_tokens", "Of the same requests, as engines told.", labels=["pool"])
         for pool, foreseen_tokens, cached_tokens in self._gauges.cached():

@@ -8,6 +8,7 @@ from forebay.gateway.direct import Direct
 from forebay.gateway.holders import Holders
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.passed import PassedHeads
+from forebay.gateway.refusals import ASKS_KEY_REPLY
 from forebay.gateway.request import Request
 from forebay.ports.upstream import Upstream
 
@@ -22,6 +23,14 @@ class LightContext(Protocol):
 
     def spread(self, error: ErrorReply) -> ErrorReply:
         """With its ``Retry-After`` jittered."""
+        ...
+
+    def asks_key(self, url: str, status: int) -> None:
+        """The engine at ``url`` asks for a key that it isn't shown."""
+        ...
+
+    def is_locked(self, url: str) -> bool:
+        """Whether it does."""
         ...
 
     @property
@@ -66,6 +75,10 @@ class Light:
             return None
         return ErrorReply(404, "invalid_request_error", None, f"Response with id '{response_id}' not found.", "response_id")
 
+    def asks_key(self, url: str, status: int) -> None:
+        """See `direct.DirectContext`."""
+        self._context.asks_key(url, status)
+
     def over(self, direct: Direct, deleted: str) -> None:
         """One has ended; ``deleted`` is no longer kept."""
         self.live.discard(direct)
@@ -75,9 +88,10 @@ class Light:
     def _start(
         self, connection: ClientConnection, request: Request, body: bytes, request_id: bytes, urls: list[str], response_id: str
     ) -> None:
-        if not urls:
-            connection.refuse(self._context.spread(NO_ENGINE), b"x-request-id: %b\r\n" % request_id)
+        usable = [url for url in urls if not self._context.is_locked(url)]
+        if not usable:
+            connection.refuse(self._context.spread(ASKS_KEY_REPLY if urls else NO_ENGINE), b"x-request-id: %b\r\n" % request_id)
             return
-        direct = connection.reply = Direct(self, connection, request, body, request_id, urls, response_id)
+        direct = connection.reply = Direct(self, connection, request, body, request_id, usable, response_id)
         self.live.add(direct)
         direct.start()

@@ -6,6 +6,7 @@ replica that this gateway has of the pool has failed it, another gateway's are t
 """
 
 import math
+from typing import Final
 
 import msgspec
 
@@ -21,7 +22,13 @@ from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.recovery import Recovery
 from forebay.gateway.request import LargeRequest
 from forebay.gateway.waits import Waits
+from forebay.ports.upstream import ASKS_KEY
 from forebay.spec.types import Tier
+
+DOUBTED_STATUSES: Final = frozenset({400, 413, 422})
+"""Of other people's engines: they say that the request is wrong, which only the engines can know that it was asked of."""
+FAILURES: Final = frozenset({429, *ASKS_KEY})
+"""Of our own engines, as those from 500 on are: another may serve what one refuses so."""
 
 
 class Moving(Recovery):
@@ -85,6 +92,20 @@ class Moving(Recovery):
     def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True, gone: bool = False) -> None:
         super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid, gone=gone)
         self._flee(self._context.desk.now_s())
+
+    def _failed_with(self, status: int) -> None:
+        """Its engine has answered so, which is to be tried elsewhere."""
+        foreign = self._pool.foreign
+        if status in ASKS_KEY and not (foreign or self._pool.peer):
+            self._locked_out(status)
+        elif self._open:
+            self._broken(f"The engine that was to go on answered {status}.")
+        else:
+            said = f"The engine answered {status}." if status != 200 else "The engine answered 200, but neither JSON nor events."
+            if self._pool.peer:
+                said = f"The gateway that it was forwarded to answered {status}."
+                self._take_back()
+            self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status not in {404, 429}, paid=status == 200)
 
     def _flee(self, now_s: float) -> None:
         """A replica has failed it, and no other is in routing: not even to be refused by."""

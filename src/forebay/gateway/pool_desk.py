@@ -193,6 +193,11 @@ class PoolDesk:
             expected_s = max(0.0, expected_s - (now_s - self.roster_at_s))
         return RosterPool(roster.pool, replicas, roster.posture, expected_s)
 
+    @property
+    def asks_key(self) -> bool:
+        """Nothing of it is in routing, and engines of it ask for a key: that is why."""
+        return not self.routed and bool(self.roster.asking or self.outliers.asking)
+
     def should_learn(self) -> bool:
         """Whether the next finished request teaches the estimator: all at first, then a sample, which teaches the same for less."""
         self._finished += 1

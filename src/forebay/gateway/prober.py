@@ -37,20 +37,18 @@ class Prober:
         self._upstream = upstream
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def probe(self, url: str, model: str, done: Callable[[bool], None]) -> None:
-        """Ask the engine at ``url`` for one token; ``done`` is told whether it answered anything but a failure."""
+    def probe(self, url: str, model: str, done: Callable[[int | None], None]) -> None:
+        """Ask the engine at ``url`` for one token; ``done`` is told the status of its answer, or None where there was none."""
         body = msgspec.json.encode({"model": model, "prompt": "ping", "max_tokens": 1})
         if len(self._tasks) >= TASKS_MAX:
-            done(False)
+            done(None)
             return
 
         async def run() -> None:
-            well = False
+            status = None
             with contextlib.suppress(FetchFailed, ValueError):
                 status, _ = await fetch(self._upstream, url, _post(url, PATH, body), ANSWER_BYTES_MAX, PROBE_REAL_S)
-                # Any other refusal is of this request, as by an engine that only embeds.
-                well = status < 500 and status != 429
-            done(well)
+            done(status)
 
         self._start(run())
 

@@ -12,20 +12,19 @@ from typing import Final
 from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.quotas import OverCap
 from forebay.admission.spill import SpillAdmission
-from forebay.gateway.answers import ErrorReply, chunk, retry_after_real_s, unavailable
+from forebay.gateway.answers import ErrorReply, chunk
 from forebay.gateway.body import choices_of
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT, PATH, Translation
 from forebay.gateway.emitted import Emitted
 from forebay.gateway.ending import Ending
 from forebay.gateway.meters import Outcome
+from forebay.gateway.refusals import ENGINE_ASKS_KEY
 from forebay.gateway.sse import EventStream, Trouble
-from forebay.ports.upstream import End, ResponseHead
+from forebay.ports.upstream import ASKS_KEY, End, ResponseHead
 
 RETRIES_MAX = 2
 """Tries after the first, each on a replica not tried before."""
-ENGINE_RETRY_AFTER_S = 5.0
-"""World seconds a client is asked to wait after engines failed its request."""
 APART_BYTES_MIN: Final = 64 * 1024
 """A body from this size on isn't copied behind its head to be sent."""
 HOSTS_MAX = 4096
@@ -146,6 +145,14 @@ class Recovery(Ending, ABC):
             self._blame(f"Its answer is no HTTP ({detail}).")
             self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
 
+    def _locked_out(self, status: int) -> None:
+        """Its engine asks for a key, which is no fault of the client's: it leaves routing at once, and others are asked."""
+        self._context.asks_key(self._replica_url, status)
+        if self._open:
+            self._broken(ENGINE_ASKS_KEY)
+        else:
+            self._try_elsewhere(ENGINE_ASKS_KEY, blame=False)
+
     def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:
         if self._over or stream is not self._stream:  # it may just have given its place up
             return
@@ -158,7 +165,9 @@ class Recovery(Ending, ABC):
             return
         self._drop_exchange()
         code = error.code if error is not None else None
-        if isinstance(code, int) and 400 <= code < 500 and code != 429 and not self._pool.foreign:
+        if code in ASKS_KEY and not (self._pool.foreign or self._pool.peer):
+            self._locked_out(int(code))
+        elif isinstance(code, int) and 400 <= code < 500 and code != 429 and not self._pool.foreign:
             reply = ErrorReply(code, (error and error.type) or "invalid_request_error", str(code), said, error.param if error else None)
             self._end(Outcome.REFUSED_BY_ENGINE, None)
             self._refuse(reply)
@@ -190,8 +199,7 @@ class Recovery(Ending, ABC):
             if paid:
                 admission.may_cost(self.ticket)
         elif not self._may_retry(gone=gone):
-            wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
-            self._give_up(unavailable(message, "engines_failed", wait_s))
+            self._give_up(self._unserved(message))
             return
         self._meter.retries += 1
         self._forget_answer()

@@ -5,16 +5,26 @@ import random
 from forebay.admission.effects import Refuse
 from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.admission.quotas import OverCap
-from forebay.gateway.answers import ErrorReply, retry_after_real_s
+from forebay.gateway.answers import RETRY_AFTER_OVERLOAD_S, ErrorReply, retry_after_real_s
 
 NO_RETRY = b"x-should-retry: false\r\n"
 """SDKs of OpenAI and Anthropic heed it before anything else."""
 
 
-def refusal_reply(effect: Refuse, speed: float, chance: random.Random) -> ErrorReply:
-    """In OpenAI's shape, with a jittered ``Retry-After`` in real seconds where coming back helps."""
+ENGINE_ASKS_KEY = "The engine refuses the gateway, which it asks for a key. That is for the operator to mend, who has been told."
+
+ASKS_KEY_REPLY = ErrorReply(503, "service_unavailable", "engine_asks_key", ENGINE_ASKS_KEY, retry_after_s=RETRY_AFTER_OVERLOAD_S)
+
+
+def refusal_reply(effect: Refuse, speed: float, chance: random.Random, *, asks_key: bool = False) -> ErrorReply:
+    """In OpenAI's shape, with a jittered ``Retry-After`` in real seconds where coming back helps.
+
+    ``asks_key``: where there is no replica, that is since engines ask for a key.
+    """
     answer, wait_s = ANSWERS[effect.why], effect.retry_after_s
     retry_after_s = None if wait_s is None else retry_after_real_s(wait_s, speed, chance)
+    if asks_key and effect.why is Refusal.NO_REPLICAS:
+        return ErrorReply(answer.status, answer.type, "engine_asks_key", ENGINE_ASKS_KEY, retry_after_s=retry_after_s)
     return ErrorReply(answer.status, answer.type, answer.code, answer.message, retry_after_s=retry_after_s)
 
 

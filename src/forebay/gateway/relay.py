@@ -20,6 +20,7 @@ from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.lent import LEND_EVENTS, LentCall
 from forebay.gateway.meters import Outcome, TierMeter
+from forebay.gateway.moving import FAILURES
 from forebay.gateway.passed import passed_answer
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
@@ -30,8 +31,6 @@ from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
-DOUBTED_STATUSES: Final = frozenset({400, 413, 422})
-"""Of other people's engines: they say that the request is wrong, which only the engines can know that it was asked of."""
 REPORT_EVENTS = 32
 """Emitted tokens are reported to admission in steps of this many."""
 
@@ -123,7 +122,7 @@ class Call(LentCall):
         # Another gateway that serves it still counts it, as one whose client has left.
         self._orphaned = self._orphaned or (bool(self._pool.peer) and not ends)
         self._meter.shed[effect.why] += 1
-        reply = refusal_reply(effect, context.speed, context.chance)
+        reply = refusal_reply(effect, context.speed, context.chance, asks_key=self._home.asks_key)
         self._turned_away(effect.why, reply)
         if ends and self._connection.by_peer:  # as by one that is not there: without a pool's name
             self._connection.refuse(reply, b"x-request-id: %b\r\n" % self._request_id)
@@ -168,7 +167,8 @@ class Call(LentCall):
         streams = passed.events and status == 200 and self._ask.stream
         # What other people's engines answer but an answer, such as that our key is wrong, is nobody's business but the operator's.
         no_answer = foreign and (status != 200 or not (streams if self._ask.stream else passed.json))
-        failed = status >= 500 or status == 429 or (self._open and not streams) or no_answer or (status == 404 and self._lacks_adapter())
+        failed = status >= 500 or status in FAILURES or (self._open and not streams) or no_answer
+        failed = failed or (status == 404 and self._lacks_adapter())
         # What another gateway says is final: it has tried what there was to try. Unless it knows neither who asks nor for what.
         if (failed and (self._open or not self._pool.peer)) or (self._pool.peer and refused_a_stranger(head)):
             self._failure = head
@@ -337,16 +337,7 @@ class Call(LentCall):
         """The whole response is here."""
         head, whole = self._answer, self._whole
         if head is None:
-            status = self._failure.status if self._failure is not None else 502
-            if self._open:
-                self._broken(f"The engine that was to go on answered {status}.")
-            else:
-                foreign = self._pool.foreign
-                said = f"The engine answered {status}." if status != 200 else "The engine answered 200, but neither JSON nor events."
-                if self._pool.peer:
-                    said = f"The gateway that it was forwarded to answered {status}."
-                    self._take_back()
-                self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status not in {404, 429}, paid=status == 200)
+            self._failed_with(self._failure.status if self._failure is not None else 502)
             return
         if self._stream is not None:
             self._served(_COMPLETED, self._counted_usage())

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from forebay.admission.prefixes import Prefix, prefix_of
+from forebay.domain.reloads import Reloads
 from forebay.domain.roster import Ack, Roster, Snapshot
 from forebay.domain.shape import Shape
 from forebay.gateway import hops, long_context, overflow, reloading, shutting
@@ -21,9 +22,9 @@ from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
-from forebay.gateway.duties import Duties
+from forebay.gateway.duties import Duties, nobody
 from forebay.gateway.failures import Failures
-from forebay.gateway.families import Reloads, registry
+from forebay.gateway.families import registry
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
@@ -96,15 +97,14 @@ class Gateway(Duties):
         overflow.join(spec, self.desk, keys or {}, self._emit, ledger)
         long_context.join(spec, self.desk.pools)
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
-        self.reloads = Reloads()
-        self.draining = False
+        self.reloads, self.draining = Reloads(), False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
         self._requests = 0
         self._sink, self._identity = sink, Identity(spec)
         self._roster, self._urls = Roster(0, 0, 0.0, ()), frozenset()
         self._sweeper: TimerHandle | None = None
-        self._prober = Prober(upstream)
+        self._prober, self.meet = Prober(upstream), nobody
         self._truncations, self._truncation = 0, ("", "")
         self.url = ""
         """Where other gateways reach this one."""
@@ -199,6 +199,7 @@ class Gateway(Duties):
         present = self._roster
         if (roster.term, roster.version) > (present.term, present.version):
             self._roster = roster
+            self._meet(roster)
             if roster.leased and self.peering is None:
                 self.peering = Peering(self)
             if self.peering is None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from forebay.admission.looks import TeamLoad
+from forebay.domain.reloads import Reloads
 from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
-from forebay.gateway.families import Reloads
 from forebay.gateway.http import HttpServer
 from forebay.gateway.lending import Lending
 from forebay.gateway.metering import Metering
@@ -85,6 +85,10 @@ class Shown:
     def ejected(self) -> Iterable[tuple[str, int, int]]:
         """Replicas out of routing, and ejections so far, by pool."""
         return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]
+
+    def asking(self) -> Iterable[tuple[str, int]]:
+        """Replicas that ask for a key, by pool: those that the controller keeps from us, too."""
+        return [(pool.name, pool.roster.asking + len(pool.outliers.asking)) for pool in self.desk.pools.values()]
 
     def usage(self) -> Iterable[tuple[UsageKey, list[int]]]:
         """Counted by this start."""

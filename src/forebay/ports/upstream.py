@@ -31,6 +31,10 @@ class End(StrEnum):
     """By our own side."""
 
 
+ASKS_KEY = frozenset({401, 403})
+"""Statuses by which an engine says that it asks for a key, and was shown none, or another: that is nothing a client can mend."""
+
+
 class ResponseHead(msgspec.Struct, frozen=True):
     """Status and headers as received (names in lower case), hop-by-hop ones included."""
 

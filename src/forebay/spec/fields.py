@@ -5,16 +5,17 @@ The decoder, the JSON Schema and the reference in docs/configuration.md are all 
 
 from forebay.domain.profile import Profile
 from forebay.spec import formats
+from forebay.spec.fields_engine import ATTACHED, ENGINE, LOOSE_TEXT
 from forebay.spec.fields_estimate import ESTIMATE, LONG_CONTEXT
+from forebay.spec.fields_keys import POOL_KEY_MISTAKES
 from forebay.spec.fields_overflow import OVERFLOW, REGION
 from forebay.spec.fields_profile import COLD_START, SPREAD, STEP, WARM_UP
 from forebay.spec.fields_scaling import REPLICAS_MAX, SCALING, TOKENS_MAX
 from forebay.spec.kinds import Choice, Flag, Number, Text, Whole, duration, size
 from forebay.spec.records import Either, Field, ListOf, MapOf, Record
-from forebay.spec.types import CalendarEntry, EngineKind, Hardware, Limits, Model, Pool, Slo, Spec, Team, TeamLimits, Tier, Tls
+from forebay.spec.types import CalendarEntry, Hardware, Limits, Model, Pool, Slo, Spec, Team, TeamLimits, Tier, Tls
 
 _COUNT = 10**9
-_LOOSE_TEXT = Text("text on one line", loose=True, example="0")
 _URL = Text("a URL with http:// or https://", r"https?://[^\s/]+\S{0,2000}", "http://127.0.0.1:9093/hook")
 
 
@@ -30,52 +31,6 @@ HARDWARE_NAME = _name("h100")
 MODEL_NAME = Text("a model's name: letters, digits, . _ : / @ + and -", r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}", "llama-3.1-8b")
 GRANT_NAME = Text("a team's name, or * for any other", r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "search")
 SECRET = Text("a key of 8 to 256 visible characters", r"[!-~]{8,256}", "sk-demo-interactive", secret=True)
-
-ENGINE = Record(
-    "engine",
-    "How the pool's engines come to be. Give `kind: emulated` or a `command`; for engines that already run, give `attach` in the pool.",
-    (
-        Field(
-            "kind",
-            Choice(("emulated", "command")),
-            "`emulated` needs no GPU and behaves by the profile.",
-            default="`command` if one is given",
-        ),
-        Field(
-            "command",
-            Either(
-                formats.COMMAND_LINE.words,
-                formats.COMMAND_LINE,
-                ListOf(Text("text", loose=True, example="--port={port}"), "a list of arguments", least=1),
-            ),
-            "What starts one replica. `{port}`, `{replica}`, `{model}`, `{speed}` and `{devices}` (the lowest free GPU numbers) "
-            "are filled in, in `env` too; there is no shell.",
-        ),
-        Field(
-            "env",
-            MapOf(Text("a variable's name", r"[A-Za-z_][A-Za-z0-9_]{0,127}", "HF_HOME"), _LOOSE_TEXT, "variable"),
-            "Environment of the command, added to Forebay's own.",
-        ),
-        Field("metrics", Choice(("vllm", "llamacpp")), "Whose metric names the engine's `/metrics` page uses.", "metrics"),
-        Field(
-            "health",
-            Text("a path that starts with /", r"/[!-~]{0,255}", "/health"),
-            "Answers 200 once the engine can serve.",
-            "health_path",
-        ),
-        Field(
-            "continue",
-            Flag(),
-            "Continue a cut answer on another replica, from the token ids that vLLM tells.",
-            "continues",
-            default="engines with vLLM's metrics",
-        ),
-        Field("abort_by_id", Flag(), "Tell the engine by POST /abort_requests of a client that left.", "abort_by_id"),
-        Field("ready_timeout", duration(above=True, example="15m"), "A start that takes longer has failed.", "ready_timeout_s"),
-        Field("stop_grace", duration(example="10s"), "From SIGTERM to a second SIGTERM, and again to SIGKILL.", "stop_grace_s"),
-    ),
-    EngineKind,
-)
 
 SLO = Record(
     "slo",
@@ -110,7 +65,11 @@ POOL = Record(
         Field("hardware", HARDWARE_NAME, "One of `hardware`: its price replaces the profile's."),
         Field(
             "attach",
-            ListOf(formats.ENGINE_URL, "a list of http://host:port", least=1),
+            ListOf(
+                Either(f"{formats.ENGINE_URL.words}, or a mapping with url", formats.ENGINE_URL, mapping=ATTACHED),
+                "a list of http://host:port",
+                least=1,
+            ),
             "Engines that already run; scaling only advises. Taken while Forebay runs.",
         ),
         Field("engine", ENGINE, ENGINE.doc),
@@ -126,9 +85,10 @@ POOL = Record(
             ListOf(MODEL_NAME, "a list of names"),
             "LoRA adapters that engines of the pool have loaded: clients ask for them as for models.",
         ),
-        Field("labels", MapOf(_name("cluster"), _LOOSE_TEXT, "label"), "Labels for your own use."),
+        Field("labels", MapOf(_name("cluster"), LOOSE_TEXT, "label"), "Labels for your own use."),
     ),
     Pool,
+    mistakes=POOL_KEY_MISTAKES,
 )
 
 MODEL = Record(

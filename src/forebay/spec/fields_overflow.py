@@ -1,5 +1,6 @@
 """The tables of a pool's overflow: what is done with requests that it can't start in time."""
 
+from forebay.spec.fields_keys import SPILL_KEY_MISTAKES
 from forebay.spec.kinds import Number, Text, Whole, duration
 from forebay.spec.records import Field, ListOf, Record
 from forebay.spec.types import Overflow, Spill
@@ -37,7 +38,7 @@ SPILL = Record(
         Field("model", _MODEL, "What the model is called there.", "model", default="as here"),
         Field(
             "key_env",
-            Text("a variable's name", r"[A-Za-z_][A-Za-z0-9_]{0,127}", "PARIS_API_KEY"),
+            Text("a variable's name", r"[A-Za-z_][A-Za-z0-9_]{0,127}", "PARIS_API_KEY", secret=True),
             "Environment variable of the gateway with the API key there.",
             "key_env",
         ),
@@ -47,6 +48,7 @@ SPILL = Record(
         Field("streams", Whole(1, 100_000, 64), "Most requests there at once.", "streams_max"),
     ),
     Spill,
+    mistakes=SPILL_KEY_MISTAKES,
 )
 OVERFLOW = Record(
     "overflow",

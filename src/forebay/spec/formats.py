@@ -59,6 +59,8 @@ def parse_engine_url(text: str) -> str:
         raise ValueError("ports are 1 to 65535")
     if text.startswith("https://"):
         raise ValueError("engines are spoken to in plain HTTP inside your network")
+    if "@" in text:
+        raise ValueError("leave out user and password: an engine is shown a key, by key_env or key_file")
     if re.fullmatch(rf"http://{_HOST}:[0-9]+/.+", text):
         raise ValueError("leave out the path: the gateway adds it")
     if _ADDRESS.fullmatch(text):

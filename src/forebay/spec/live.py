@@ -1,8 +1,8 @@
 """What of a configuration may change while Forebay runs, and what changed in the lists of attached engines.
 
-Teams, their keys, weights, tiers, promises and limits, the times of tiers, the gateway's bounds, models' aliases, and which engines
-a pool attaches. Lanes, pools and addresses of Forebay's own are made of the rest; whoever changes that starts anew. So does who takes
-away the last team: nobody is let in without a key by a file that changed.
+Teams, their keys, weights, tiers, promises and limits, the times of tiers, the gateway's bounds, models' aliases, which engines
+a pool attaches, and where the keys of those stand. Lanes, pools and addresses of Forebay's own are made of the rest; whoever changes
+that starts anew. So does who takes away the last team: nobody is let in without a key by a file that changed.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,8 @@ def check_live(before: Spec, after: Spec) -> None:
     if fixed:
         raise BadInput(
             f"the configuration: found changes in {', '.join(fixed)}; allowed while Forebay runs: teams, limits, models' aliases, pools' "
-            "attach, and of tiers ttft, longest_wait, idle and total; undo those changes, or stop Forebay and start it again"
+            "attach, key_env and key_file of engines that already run, and of tiers ttft, longest_wait, idle and total; undo those "
+            "changes, or stop Forebay and start it again"
         )
 
 
@@ -90,4 +91,6 @@ def _bare_pool(pool: Pool) -> Pool:
     if pool.engine.kind != "attach":
         return pool
     scaling = msgspec.structs.replace(pool.scaling, min_replicas=0, max_replicas=0)
-    return msgspec.structs.replace(pool, engine=msgspec.structs.replace(pool.engine, attach=()), scaling=scaling)
+    return msgspec.structs.replace(
+        pool, engine=msgspec.structs.replace(pool.engine, attach=(), keys=(), key_env="", key_file=""), scaling=scaling
+    )

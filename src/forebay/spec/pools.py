@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from forebay.domain.profile import Profile
+from forebay.spec.engine_keys import build_keys, check_key
 from forebay.spec.formats import check_command
 from forebay.spec.long_context import build_long_context
 from forebay.spec.overflow import build_overflow
@@ -14,7 +15,7 @@ from forebay.spec.profiles import on_hardware
 from forebay.spec.records import Got, Item
 from forebay.spec.types import EngineKind, Estimate, Hardware, Pool, Scaling, Slo
 
-_ATTACHED_TOO = frozenset({"metrics", "health", "continue", "abort_by_id"})
+_ATTACHED_TOO = frozenset({"metrics", "health", "continue", "abort_by_id", "key_env", "key_file"})
 """Engine settings that make sense for engines that already run."""
 
 
@@ -87,10 +88,13 @@ def _engine(got: Got, problems: Problems) -> EngineKind:
     engine = got.record_of("engine")
     filled = engine.filled()
     filled["env"] = tuple(sorted(engine.get("env", {}).items()))
+    check_key(engine, problems)
     if "attach" in got.places:
         for key in engine.places.keys() - _ATTACHED_TOO:
             problems.add(engine.at(key), "engine settings of a pool that attaches", "either attach or engine", "remove one of the two")
-        return EngineKind(kind="attach", attach=tuple(item.value for item in got.get("attach", ())), **filled)
+        return EngineKind(
+            kind="attach", attach=tuple(_url_of(item) for item in got.get("attach", ())), keys=build_keys(got, problems), **filled
+        )
     kind = engine.get("kind", "command" if "command" in engine.places else "")
     if not kind and engine.good("kind", "command") and got.good("engine"):
         problems.add(
@@ -106,6 +110,11 @@ def _engine(got: Got, problems: Problems) -> EngineKind:
     if kind and "profile" not in got.places:
         problems.add(got.at("profile"), "nothing", "the name of a profile: it says what one replica can do", "add it")
     return EngineKind(kind=kind or "command", command=_command(engine, problems), **filled)
+
+
+def _url_of(item: Item) -> str:
+    """Of an entry of ``attach``, which may be a mapping with a key; empty where that has none, which is reported."""
+    return str(item.value.get("url", "")) if isinstance(item.value, Got) else str(item.value)
 
 
 def _command(engine: Got, problems: Problems) -> tuple[str, ...]:
@@ -193,9 +202,11 @@ def check_urls(pools: Mapping[str, Got], problems: Problems) -> None:
     seen: dict[str, str] = {}
     for got in pools.values():
         for item in got.get("attach", ()):
-            if item.value in seen:
-                problems.add(item.place, quoted(item.value), "each engine once", f"it is in {seen[item.value]} already")
-            seen.setdefault(item.value, item.place.path)
+            url = _url_of(item)
+            if url in seen:
+                problems.add(item.place, quoted(url), "each engine once", f"it is in {seen[url]} already")
+            if url:
+                seen.setdefault(url, item.place.path)
 
 
 def check_adapters(root: Got, problems: Problems) -> None:

@@ -22,6 +22,9 @@ SUGGESTED_MAX = 3
 
 _KEY = re.compile(r"(?<![A-Za-z0-9])(sk-[^\s…]{0,3})\S*")
 
+_USER = re.compile(r"(://)[^/@\s]+@")
+"""Of an address: who, and a password."""
+
 
 class Problem(msgspec.Struct, frozen=True):
     """One mistake: where (``line`` from 1, ``path`` of keys), what was found, what is allowed, what to do."""
@@ -84,11 +87,11 @@ class Problems:
             return
         self.kept.append(Problem(place.file, max(1, place.line), place.path or "document", found, allowed, hint))
 
-    def unknown_key(self, place: Place, key: str, known: Iterable[str], inside: Iterable[str] = ()) -> None:
-        """Report a key that isn't known, with the nearest that is. ``inside``: paths of keys further down (``in.calm``)."""
+    def unknown_key(self, place: Place, key: str, known: Iterable[str], inside: Iterable[str] = (), hint: str = "") -> None:
+        """Report a key that isn't known, with the nearest that is, or ``hint``. ``inside``: paths of keys further down (``in.calm``)."""
         names = list(known)
         # Looking for the nearest name is the slow part, and pointless for what is only counted.
-        hint = "" if len(self.kept) >= PROBLEMS_MAX else nearest_key(key, names, list(inside))
+        hint = hint or ("" if len(self.kept) >= PROBLEMS_MAX else nearest_key(key, names, list(inside)))
         self.add(place, "an unknown key", listed(names, most=20), hint)
 
     def unknown(self, place: Place, name: str, known: Iterable[str], what: str) -> None:
@@ -111,7 +114,7 @@ class Problems:
 
 def printable(text: str) -> str:
     """``text`` with what a terminal would obey, or could not show, written as escapes; long texts are cut, keys hidden."""
-    text = _KEY.sub(r"\1…", text)
+    text = _USER.sub(r"\1…@", _KEY.sub(r"\1…", text))
     if len(text) > SHOWN_CHARS_MAX:
         text = text[:SHOWN_CHARS_MAX] + "…"
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

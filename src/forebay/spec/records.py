@@ -88,6 +88,8 @@ class Record(Kind):
     fields: tuple[Field, ...]
     fills: type[msgspec.Struct] | None = None
     secret: bool = False
+    mistakes: tuple[tuple[str, str], ...] = ()
+    """Keys that people write here and mean something else by, each with what to do."""
 
     @property
     def words(self) -> str:  # type: ignore[override]
@@ -109,7 +111,7 @@ class Record(Kind):
         for key, entry in node.entries.items():
             here = place.key(key[:3] + "…" if self.secret and key not in known else key, entry.line)
             if key not in known:
-                problems.unknown_key(here, key, known, self.inside())
+                problems.unknown_key(here, key, known, self.inside(), dict(self.mistakes).get(key.lower(), ""))
             elif not (isinstance(entry.value, Scalar) and entry.value.is_null):
                 self._keep(got, known[key], entry.value, here, problems)
         for key, wanted in known.items():

@@ -126,6 +126,14 @@ class Team(msgspec.Struct, frozen=True):
     limits: TeamLimits = TeamLimits()
 
 
+class EngineKey(msgspec.Struct, frozen=True):
+    """Where the key stands that the engine at ``url`` asks for: in an environment variable or a file, or nowhere. Never the key."""
+
+    url: str
+    key_env: str = ""
+    key_file: str = ""
+
+
 class EngineKind(msgspec.Struct, frozen=True):
     """How a pool's engines come to be: started from ``command``, or attached at URLs that already run.
 
@@ -145,6 +153,11 @@ class EngineKind(msgspec.Struct, frozen=True):
     (``return_token_ids``). None: where the engine's metrics are vLLM's."""
     abort_by_id: bool = False
     """Whether an engine that doesn't notice a client's leaving is told by ``POST /abort_requests``, as vLLM takes it."""
+    key_env: str = ""
+    """The environment variable that holds the key which its engines ask for…"""
+    key_file: str = ""
+    """…or the file, where an engine has none of its own in…"""
+    keys: tuple[EngineKey, ...] = ()
     ready_timeout_s: float = 900.0
     stop_grace_s: float = 10.0
     """From SIGTERM to the second SIGTERM, and again to SIGKILL."""

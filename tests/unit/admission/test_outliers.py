@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from forebay.admission.outliers import EJECT_S, EJECT_S_MAX, FAILURES_IN_A_ROW, GOOD_FOR_S, Eject, Outliers, Probe, Readmit
+from forebay.admission.outliers import EJECT_S, EJECT_S_MAX, FAILURES_IN_A_ROW, GOOD_FOR_S, LOCKED_S_MAX, Eject, Outliers, Probe, Readmit
 
 
 def _pool(*replicas):
@@ -54,6 +54,38 @@ def test_where_nobody_listens_nothing_is_sent_be_it_the_last():
     assert outliers.advance(EJECT_S) == [Probe("a"), Probe("b"), Probe("c")]
     assert outliers.probed("c", True, EJECT_S) == [Readmit("c")]
     assert outliers.stalled("c", "silent", EJECT_S) == [], "it answers, and is one of too many again"
+    outliers.check()
+
+
+def test_one_that_asks_for_a_key_is_out_at_once_be_it_the_last_and_asked_ever_more_seldom():
+    outliers, now_s, waits = _pool("a"), 0.0, []
+    assert outliers.locked("a", "401", now_s) == [Eject("a", "401", EJECT_S, stalled=False, locked=True)]
+    assert outliers.locked("a", "401", now_s) == [], "what still comes in from before"
+    for _ in range(8):
+        due_s = outliers.next_deadline_s()
+        waits.append(due_s - now_s)
+        now_s = due_s
+        assert outliers.advance(now_s) == [Probe("a")]
+        assert outliers.locked("a", "401", now_s) == []
+        assert outliers.probed("a", False, now_s) == []
+        outliers.check()
+    assert waits[0] == EJECT_S
+    assert waits == sorted(waits)
+    assert waits[-1] == LOCKED_S_MAX
+    outliers.knock(now_s)
+    assert outliers.advance(now_s) == [Probe("a")]
+    assert outliers.probed("a", True, now_s) == [Readmit("a")]
+    assert outliers.asking == []
+    outliers.check()
+
+
+def test_one_that_was_gone_and_comes_back_behind_a_key_is_told():
+    outliers = _pool("a", "b")
+    outliers.gone("a", "refused", 0.0)
+    assert outliers.advance(EJECT_S) == [Probe("a")]
+    assert outliers.locked("a", "401", EJECT_S) == [Eject("a", "401", EJECT_S, stalled=False, locked=True)]
+    assert outliers.probed("a", False, EJECT_S) == []
+    assert outliers.asking == ["a"]
     outliers.check()
 
 
@@ -141,7 +173,7 @@ class Ejections(RuleBasedStateMachine):
     def take(self, effects):
         for effect in effects:
             if isinstance(effect, Eject):
-                assert effect.replica not in self.out
+                assert effect.replica not in self.out or effect.locked
                 assert 0 < effect.for_s <= EJECT_S_MAX
                 self.out.add(effect.replica)
             elif isinstance(effect, Readmit):
@@ -165,6 +197,18 @@ class Ejections(RuleBasedStateMachine):
         self.gone |= {replica} & self.names - self.out
         self.take(self.outliers.gone(replica, "refused", self.now_s))
         assert replica in self.out or replica not in self.names
+
+    @rule(replica=replicas)
+    def asks_for_a_key(self, replica):
+        self.gone |= {replica} & self.names
+        self.take(self.outliers.locked(replica, "401", self.now_s))
+        assert (replica in self.outliers.asking) == (replica in self.names)
+
+    @rule()
+    def another_key(self):
+        self.outliers.knock(self.now_s)
+        self.take(self.outliers.advance(self.now_s))
+        assert set(self.outliers.asking) <= self.probing
 
     @rule(replica=replicas)
     def stalled(self, replica):

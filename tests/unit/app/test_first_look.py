@@ -3,6 +3,8 @@
 import asyncio
 import random
 
+import pytest
+
 from forebay.adapters.clock import RandomIds
 from forebay.adapters.upstream import HttpUpstream
 from forebay.app.first_look import AGAIN_REAL_S, START_REAL_S, FirstLook
@@ -125,10 +127,28 @@ def test_the_replica_that_lacks_an_adapter_is_named():
     looked(test, serves("llama", "legal-lora"), serves("llama"), adapters=("legal-lora",))
 
 
-def test_an_engine_that_asks_for_a_key_is_told():
-    async def test(sink, port, _):
-        del port
-        assert "without --api-key" in told(sink)["engine_asks_key"]
+@pytest.mark.parametrize("metrics", ["vllm", "llamacpp"])
+def test_an_engine_that_asks_for_a_key_is_told_with_what_to_do_and_is_not_ready(metrics):
+    """llama.cpp lists its models to anybody."""
+
+    async def test(sink, port, engines):
+        assert f"chat@127.0.0.1:{engines[0].port} asks for a key (it answers 401)" in told(sink)["engine_asks_key"]
+        assert "key_env or key_file in pools.chat.engine" in told(sink)["engine_asks_key"]
+        assert await ready(port) == 503
+
+    async def lists_models(seen, answer):
+        await (serves("llama") if seen.line.startswith(b"GET /v1/models") else asks_a_key)(seen, answer)
+
+    looked(test, asks_a_key if metrics == "vllm" else lists_models, metrics=metrics)
+
+
+def test_an_engine_that_takes_its_key_later_is_looked_at_then():
+    async def test(sink, port, engines):
+        assert "engine_asks_key" in told(sink)
+        engines[0].script = serves("tiny")
+        await asyncio.sleep(2 * AGAIN_REAL_S)
+        assert "serves tiny" in told(sink)["model_differs"]
+        assert await ready(port) == 200
 
     looked(test, asks_a_key)
 

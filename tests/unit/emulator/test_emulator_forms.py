@@ -4,7 +4,12 @@ import json
 
 import pytest
 
+from forebay.emulator.behaviour import Behaviour
+from forebay.emulator.engine_server import EngineServer
 from forebay.emulator.forms import FORMS, KEPT_MAX
+from forebay.testing.clock import LoopClock
+from forebay.testing.loop import run
+from forebay.testing.raw_client import RawClient
 
 TEXT = "x" * 400
 FORM = b'--B\r\ncontent-disposition: form-data; name="model"\r\n\r\ntiny\r\n--B\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\nabc\r\n--B--\r\n'
@@ -137,3 +142,28 @@ def test_sound_and_tokens(serve):
 def test_what_is_not_a_request_is_400(serve, path):
     (answer,), _ = ask(serve, (path, {"input": 5, "documents": 5, "messages": 5}))
     assert answer.status == (200 if "audio" in path else 400)
+
+
+def test_an_engine_with_a_key_answers_below_v1_to_who_shows_it_as_vllm_does(profile):
+    """Health and metrics are open, and so are its commands."""
+
+    async def main():
+        engine = EngineServer(profile, "tiny", LoopClock(), behaviour=Behaviour(api_keys=("sk-one", "sk-two")))
+        port = await engine.start()
+        client = await RawClient.connect(port)
+        told = {}
+        for path in ("/v1/models", "/health", "/metrics", "/emulator/fault", "/v1/nothing"):
+            for shown in ("", "Bearer sk-one", "bearer sk-two", "Bearer sk-three", "Basic sk-one"):
+                told[path, shown] = (await client.ask(path, headers={"authorization": shown} if shown else None)).status
+        refused = await client.ask("/v1/chat/completions", {"model": "tiny", "messages": []})
+        await engine.stop()
+        return told, (refused.status, refused.json())
+
+    told, refused = run(main)
+    assert refused == (401, {"error": "Unauthorized"})
+    good = {"Bearer sk-one", "bearer sk-two"}
+    for (path, shown), status in told.items():
+        if path.startswith("/v1/"):
+            assert status == (401 if shown not in good else 404 if path == "/v1/nothing" else 200), (path, shown)
+        else:
+            assert status == 200

@@ -283,3 +283,48 @@ def test_a_request_that_fails_by_our_own_fault_keeps_no_place_and_no_other_waits
         front.gateway.check()
 
     world(test, engine)
+
+
+@pytest.mark.skipif(HANDLED_IN == "C", reason="methods of compiled classes can't be replaced; run once more in Python")
+def test_a_request_that_can_not_even_be_hung_up_gives_its_permit_back_and_the_next_is_served(world, one_slot, monkeypatch):
+    """Its place was the only one; and who comes after it in the same sweep has its look all the same."""
+
+    async def engine(seen, answer):
+        if len(front_engines[0].seen) > 1:
+            answer.json(200, {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 4}})
+        else:
+            await answer.gone.wait()
+
+    front_engines = []
+
+    async def test(front):
+        front_engines.extend(front.engines)
+        clients = [await front.client() for _ in range(2)]
+        for client in clients:
+            client.send("/v1/chat/completions", CHAT)
+            await asyncio.sleep(0.1)
+        assert (front.permits, front.waiting) == (1, 1)
+        swept = []
+
+        def sweep(call, _):
+            swept.append(call.ticket)
+            if len(swept) == 1:
+                raise ZeroDivisionError
+
+        def break_off(call):
+            raise RuntimeError("not even that")
+
+        for call in front.gateway.desk.pools["chat"].calls.values():
+            call.quiet_until_s = 0.0
+        with monkeypatch.context() as patched:
+            patched.setattr(Call, "sweep", sweep)
+            patched.setattr(Call, "break_off", break_off)
+            with pytest.raises(RuntimeError) as raised:
+                front.gateway.desk.sweep()
+        assert isinstance(raised.value.__context__, ZeroDivisionError)
+        assert len(swept) == 2
+        assert (await asyncio.wait_for(clients[1].read(), 5)).status == 200
+        front.engines[0].open.copy().pop().abort()  # what was not hung up goes with its engine
+        await asyncio.sleep(0.1)
+
+    world(test, engine, capacity=one_slot)

@@ -8,17 +8,22 @@ as draining until whoever drains it says that it is empty, and is then forgotten
 import asyncio
 from collections.abc import Sequence
 
-from forebay.adapters.local.health import HealthKind, probe
+import msgspec
+
+from forebay.adapters.local.health import HealthKind, asks_key, probe
 from forebay.adapters.local.keeper import Pace
 from forebay.domain.events import Event
 from forebay.domain.replica import ReplicaState, ReplicaView, attached_id, moved
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
 from forebay.ports.upstream import Upstream
+from forebay.spec.engine_keys import refused
 from forebay.spec.types import Pool, Spec
 
 FAILURES_IN_A_ROW_MAX = 3
 """Bad health answers that make a ready engine failed: one lost packet must not take capacity away."""
+KEY_LOOK_EVERY = 12
+"""Looks at a ready engine's health to one at whether it still takes its key."""
 
 
 class _Attached:
@@ -27,6 +32,8 @@ class _Attached:
     def __init__(self, pool: Pool, url: str, now_s: float) -> None:
         self.pool = pool
         self.failures = 0
+        self.looks = 0
+        """At its health, since it was last asked whether it takes its key."""
         self.watch: asyncio.Task[None] | None = None
         self.view = ReplicaView(attached_id(pool.name, url), pool.name, ReplicaState.REQUESTED, now_s, now_s, url.rstrip("/"))
 
@@ -39,6 +46,16 @@ class _Attached:
             self._move(ReplicaState.FAILED, detail, now_s)
         else:
             return False
+        return True
+
+    def refused(self, why: str, now_s: float) -> bool:
+        """It asks for a key that it isn't shown: it serves nobody; True if that is news."""
+        if self.view.asks_key:
+            return False
+        if self.view.state is not ReplicaState.FAILED:
+            self._move(ReplicaState.FAILED, why, now_s)
+        self.failures = 0
+        self.view = msgspec.structs.replace(self.view, problem=why, asks_key=True)
         return True
 
     @property
@@ -83,6 +100,8 @@ class AttachedFleet:
         self._pace = pace or Pace()
         self._pools = frozenset(pool.name for pool in spec.pools if pool.engine.kind == "attach")
         self._replicas = self._listed(spec)
+        self._spec_pools = {pool.name: pool for pool in spec.pools}
+        """As they were declared last: where the keys of engines stand may change."""
         self._advised: dict[str, str] = {}
         self._watches = False
 
@@ -106,6 +125,7 @@ class AttachedFleet:
         What serves and isn't listed any more drains until it is told to stop.
         """
         now_s, listed = self._clock.now_s(), self._listed(spec)
+        self._spec_pools = {pool.name: pool for pool in spec.pools}
         new = frozenset(listed.keys() - self._replicas.keys())
         for replica_id, one in list(self._replicas.items()):
             if replica_id in listed:
@@ -122,6 +142,14 @@ class AttachedFleet:
         self._replicas = {**listed, **{each: one for each, one in self._replicas.items() if each not in listed}}
         self._watch_all()
         return new
+
+    def look_again(self) -> None:
+        """There are other keys to show: each engine is asked anew whether it takes its own."""
+        for one in self._replicas.values():
+            one.looks = KEY_LOOK_EVERY
+            if one.view.asks_key and one.watch is not None:
+                one.unwatch()
+        self._watch_all()
 
     def _listed(self, spec: Spec) -> dict[str, _Attached]:
         now_s = self._clock.now_s()
@@ -183,11 +211,34 @@ class AttachedFleet:
         pace, clock = self._pace, self._clock
         while True:
             health = await probe(self._upstream, one.view.url, one.pool.engine.health_path, False, pace.probe_timeout_real_s)
+            status = health.asks_key or (await self._key_refused(one) if health.kind is HealthKind.HEALTHY else 0)
+            if status:
+                self._refused(one, status)
+                await self._wait(pace.probe_ready_s)
+                continue
             moved_on = one.saw(health.kind is HealthKind.HEALTHY, health.detail or str(health.kind), clock.now_s())
             if moved_on and one.view.state is ReplicaState.FAILED:
                 self._upstream.forget(one.view.url)
-            every_s = pace.probe_ready_s if one.view.state is ReplicaState.READY else pace.probe_pending_s
-            await clock.sleep_until(clock.now_s() + max(every_s, pace.probe_real_s_least * clock.speed))
+            await self._wait(pace.probe_ready_s if one.view.state is ReplicaState.READY else pace.probe_pending_s)
+
+    async def _wait(self, every_s: float) -> None:
+        clock = self._clock
+        await clock.sleep_until(clock.now_s() + max(every_s, self._pace.probe_real_s_least * clock.speed))
+
+    async def _key_refused(self, one: _Attached) -> int:
+        """The status by which a healthy engine asks for a key, if it does: asked before it is ready, and now and then after that."""
+        one.looks += 1
+        if one.view.state is ReplicaState.READY and one.looks < KEY_LOOK_EVERY:
+            return 0
+        one.looks = 0
+        return await asks_key(self._upstream, one.view.url, one.pool.engine.metrics, self._pace.probe_timeout_real_s)
+
+    def _refused(self, one: _Attached, status: int) -> None:
+        view, pool = one.view, self._spec_pools[one.pool.name]
+        words = refused(pool, view.url, status)
+        if one.refused(words, self._clock.now_s()):
+            self._upstream.forget(view.url)
+            self._tell("engine_asks_key", view.pool, f"{view.id} {words}")
 
     def _advise_less(self, replica_id: str) -> None:
         one = self._replicas.get(replica_id)

@@ -9,7 +9,7 @@ import asyncio
 import fcntl
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,14 +50,18 @@ class LocalFleet:
         lifeline_fd: int | None,
         chance: random.Random,
         pace: Pace | None = None,
+        meet: Callable[[str, str], None] | None = None,
     ) -> None:
-        """``lifeline_fd``: read end of the supervisor's pipe, or None where engines may outlive us. ``chance``: ports and jitter."""
+        """``lifeline_fd``: read end of the supervisor's pipe, or None where engines may outlive us. ``chance``: ports and jitter.
+
+        ``meet`` is told of each engine's pool and address before anything is asked there: it may ask for a key.
+        """
         self._pools = {pool.name: pool for pool in spec.pools if pool.engine.kind != "attach"}
         self._store = store
         self._keepers: dict[str, Keeper] = {}
         self._lock_fd = -1
         owner = str(log_dir.resolve())
-        self._yard = Yard(clock, upstream, sink, chance, log_dir, owner, lifeline_fd, pace or Pace(), set(), self._note)
+        self._yard = Yard(clock, upstream, sink, chance, log_dir, owner, lifeline_fd, pace or Pace(), set(), self._note, meet or _nobody)
 
     @property
     def pools(self) -> frozenset[str]:
@@ -190,3 +194,8 @@ class LocalFleet:
     def _tell(self, kind: str, pool: str, message: str) -> None:
         clock = self._yard.clock
         self._yard.sink.emit(Event(kind, clock.now_s(), clock.wall_s(), pool, message))
+
+
+def _nobody(pool: str, url: str) -> None:
+    """Of the engines none asks for a key."""
+    del pool, url

@@ -9,9 +9,11 @@ from enum import StrEnum
 
 import msgspec
 
-from forebay.ports.upstream import End, FetchFailed, Upstream, fetch, get_request
+from forebay.ports.upstream import ASKS_KEY, End, FetchFailed, Upstream, fetch, get_request
 
 METRICS_PATH = "/metrics"
+KEY_PATHS = {"vllm": "/v1/models", "llamacpp": "/props"}
+"""What each answers only to who shows its key (llama.cpp lists its models to anybody), and costs it nothing."""
 BODY_BYTES_MAX = 4 * 2**20
 STAGE_CHARS_MAX = 32
 
@@ -35,6 +37,8 @@ class Health(msgspec.Struct, frozen=True):
 
     kind: HealthKind
     detail: str = ""
+    asks_key: int = 0
+    """The status by which it says that it asks for a key; 0: it does not."""
 
 
 class _StageBody(msgspec.Struct):
@@ -52,8 +56,20 @@ async def probe(upstream: Upstream, url: str, health_path: str, with_metrics: bo
     if status == 503:
         return _starting(body, health_path)
     if status != 200:
-        return Health(HealthKind.SICK, f"{health_path} answered {status}")
+        return Health(HealthKind.SICK, f"{health_path} answered {status}", status if status in ASKS_KEY else 0)
     return await _metrics(upstream, url, timeout_real_s) if with_metrics else Health(HealthKind.HEALTHY)
+
+
+async def asks_key(upstream: Upstream, url: str, metrics: str, timeout_real_s: float) -> int:
+    """The status by which the engine at ``url`` says that it asks for a key that it isn't shown; 0: it does not.
+
+    ``metrics``: whose it is. Its health says nothing of that: vLLM, SGLang and llama.cpp answer it to anybody.
+    """
+    try:
+        status, _ = await fetch(upstream, url, get_request(url, KEY_PATHS[metrics]), BODY_BYTES_MAX, timeout_real_s)
+    except FetchFailed:
+        return 0
+    return status if status in ASKS_KEY else 0
 
 
 async def _metrics(upstream: Upstream, url: str, timeout_real_s: float) -> Health:

@@ -68,6 +68,8 @@ class Yard(msgspec.Struct, frozen=True):
     ports: set[int]
     note: Callable[[], None]
     """Puts all lives into the store."""
+    meet: Callable[[str, str], None]
+    """Told of each engine's pool and address."""
 
 
 class Keeper:
@@ -183,6 +185,7 @@ class Keeper:
     def _take(self, child: Child) -> None:
         self._child = child
         self._port = int(self.life.url.rpartition(":")[2])
+        self._yard.meet(self._pool.name, self.life.url)
         self._yard.ports.add(self._port)
         child.ended.add_done_callback(lambda _: self._wake.set())
 

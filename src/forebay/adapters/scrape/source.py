@@ -14,7 +14,7 @@ from forebay.adapters.scrape.scan import Page, scan
 from forebay.domain.signal import Known, Signal, Unknown
 from forebay.ports.clock import Clock
 from forebay.ports.signals import EngineSignals
-from forebay.ports.upstream import End, FetchFailed, Upstream, fetch, get_request
+from forebay.ports.upstream import ASKS_KEY, End, FetchFailed, Upstream, fetch, get_request
 
 PATH = "/metrics"
 TIMEOUT_REAL_S = 2.0
@@ -88,7 +88,7 @@ class ScrapeSource:
         except (OSError, ValueError):
             return _unknown("bad_url")
         if status != 200:
-            return _unknown("status")
+            return _unknown("asks_key" if status in ASKS_KEY else "status")
         at_s = self._clock.now_s()
         return self._judged(replica_id, scan(body, at_s), at_s)
 

@@ -24,7 +24,7 @@ ORIGINS_MAX = 4096
 class Origin:
     """One engine's address and its idle connections."""
 
-    __slots__ = ("forgotten", "heads", "host", "idle", "port", "tls", "upstream")
+    __slots__ = ("forgotten", "heads", "host", "idle", "key", "port", "tls", "upstream")
 
     def __init__(self, upstream: "HttpUpstream", url: str) -> None:
         parts = urlsplit(url)
@@ -36,6 +36,8 @@ class Origin:
         self.port = parts.port or (80 if self.tls is None else 443)
         self.idle: list[EngineConnection] = []
         self.heads = KnownHeads()
+        self.key = upstream.keys.get(url, b"")
+        """The header line that its requests get; empty: none."""
         self.forgotten = False
 
     def keep(self, connection: EngineConnection) -> None:
@@ -78,6 +80,8 @@ class HttpUpstream:
         self.idle_per_origin_max = idle_per_origin_max
         self.closed = False
         self.live: set[HttpExchange] = set()
+        self.keys: dict[str, bytes] = {}
+        """By address the header line for engines that ask for a key."""
         self._idle_s = idle_s
         self._connect_s = connect_s
         self._tls = tls
@@ -97,6 +101,8 @@ class HttpUpstream:
     ) -> Exchange:
         """Send ``request`` to ``url``; the sink is never called before this returns. Raises ValueError on an address that isn't one."""
         origin = self._origins.get(url) or self._remember(url)
+        if origin.key:
+            request = _with_key(request, origin.key)
         exchange = HttpExchange(self, origin, request, sink, body)
         self.live.add(exchange)
         if timeout_s is not None:
@@ -111,6 +117,17 @@ class HttpUpstream:
         exchange.more = more
         exchange.task = self.loop.create_task(self._connect(exchange))
         return exchange
+
+    def authorize(self, url: str, key: bytes) -> None:
+        """Show ``key`` with all that is sent to ``url`` from now on; an empty one: nothing."""
+        line = b"authorization: Bearer %b\r\n" % key if key else b""
+        if line:
+            self.keys[url] = line
+        else:
+            self.keys.pop(url, None)
+        origin = self._origins.get(url)
+        if origin is not None:
+            origin.key = line
 
     def tls(self) -> ssl.SSLContext:
         """What https connections are made with; reading the machine's authorities takes milliseconds, so it is done once."""
@@ -188,3 +205,11 @@ class HttpUpstream:
             return
         exchange.task = None
         connection.start(exchange)
+
+
+def _with_key(request: bytes, line: bytes) -> bytes:
+    """``request`` with one header line more, unless its head has a key of its own, as where a pool spills to the same address."""
+    at = request.find(b"\r\n") + 2
+    if request.find(b"\r\nauthorization: ", at - 2, request.find(b"\r\n\r\n", at - 2)) >= 0:
+        return request
+    return b"%b%b%b" % (request[:at], line, request[at:])
