@@ -168,6 +168,20 @@ class Account:
                     requests += 1
         return tokens, requests
 
+    def standing(self, ticket: Ticket, now_s: float) -> tuple[int, int]:
+        """Virtual tokens of its team on time and late: of its own kind those before ``ticket``, which waits; of the other, all. O(n)."""
+        on_time = late = 0
+        key, is_late = (ticket.late_at_s, ticket.queued_seq), ticket.late_at_s < now_s
+        for late_at_s, seq, other in self._line:
+            if other.queued_seq == seq:
+                other_late = late_at_s < now_s
+                if other_late != is_late or (late_at_s, seq) < key:
+                    if other_late:
+                        late += other.cost
+                    else:
+                        on_time += other.cost
+        return on_time, late
+
     def _is_late(self, ticket: Ticket) -> bool:
         split = self._split
         return split > 0 and (ticket.late_at_s, ticket.queued_seq) <= self._line[split - 1][:2]

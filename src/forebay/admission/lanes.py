@@ -4,6 +4,8 @@ More important lanes go first, but not for ever: while a lane below the top wait
 are started, and goes first once it is owed anything. Nothing is banked while it does not wait.
 """
 
+import math
+
 from forebay.admission.deadlines import Deadlines
 from forebay.admission.fairness import FairOrder
 from forebay.admission.looks import TeamLoad
@@ -24,6 +26,7 @@ class Lane:
         "deadlines",
         "gain",
         "index",
+        "joined_s",
         "longest_wait_s",
         "order",
         "output_tokens",
@@ -32,6 +35,7 @@ class Lane:
         "preemptible",
         "prompt_tokens",
         "rank",
+        "served_s",
         "tier",
         "ttft_s",
         "waiting",
@@ -49,7 +53,11 @@ class Lane:
         """Tokens owed for each token that others are given."""
         self.owed_tokens = 0.0
         self.order = FairOrder(weights)
-        self.pace = Pace()
+        self.pace = Pace(0)
+        self.joined_s = -math.inf
+        """When one came last that had to wait."""
+        self.served_s = -math.inf
+        """When it last got more replicas: what starts at that instant fills them."""
         self._due: dict[int, int] = {}
         """Requests that wait by the slot of their deadlines (`domain.due`); empty where nothing is told of them."""
         self._due_slot_s = slot_width_s(tier.longest_wait_s) if tier.preemptible else 0.0
@@ -67,8 +75,9 @@ class Lane:
     def join(self, ticket: Ticket, seq: int, now_s: float) -> None:
         """``ticket`` waits from now on."""
         waiting = self.waiting
+        self.joined_s = now_s
         if not waiting:  # else the lane goes on being backlogged
-            self.pace.move(now_s, False)
+            self.pace.begin(now_s)
             if self.owed_tokens > 0:
                 self.owed_tokens = 0.0
         ticket.queued_seq = seq
@@ -85,14 +94,24 @@ class Lane:
         if self._due_slot_s:
             self._count_due(ticket, 1)
 
+    def serve(self, replicas: int, now_s: float) -> None:
+        """From now on so many replicas may take what waits: none, where that is held back."""
+        pace = self.pace
+        pace.move(now_s, self.waiting > 0)
+        if replicas > pace.replicas:
+            self.served_s = now_s
+        pace.replicas = replicas
+
     def leave(self, ticket: Ticket, now_s: float, *, started: bool) -> None:
         """``ticket`` waits no more."""
         pace, cost = self.pace, ticket.cost
         if pace.busy_until_s != now_s:
             pace.move(now_s, True)
-        if started:
+        if started and now_s != self.served_s:
             pace.tokens += cost
             pace.dispatches += 1
+            if not ticket.returned and ticket.late_at_s >= now_s:
+                pace.on_time += cost
         self.deadlines.remove(ticket.queued_seq)
         ticket.queued_seq = 0
         self.waiting -= 1

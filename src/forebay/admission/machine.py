@@ -212,6 +212,7 @@ class Admission(Books):
         """Use these replicas from now on. One that left keeps its permits until they end; one that comes back counts them."""
         self._replicas.take(roster, now_s)
         self._pump.all_changed()
+        self._waiting.served_by(len(self._replicas.listed), now_s)
         effects: list[Effect] = []
         self._settle(now_s, effects)
         return effects

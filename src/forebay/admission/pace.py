@@ -1,10 +1,14 @@
-"""How fast a lane drains: tokens dispatched per second, measured only while the lane is backlogged.
+"""How fast a lane drains: tokens dispatched per second and replica, measured only while the lane is backlogged and could be served.
 
-Without a backlog a lane passes on what arrives, which says nothing about what it could: so the clock of this average
-stands still then. It is an average over seconds of ``now_s``, never over calls, and Unknown until it has seen enough.
+Without a backlog a lane passes on what arrives, and without a replica nothing, neither of which says what it could: so the clock of
+this average stands still then. It is an average over seconds of ``now_s``, never over calls, and Unknown until it has seen enough.
+
+It is a pace for each replica, times those there are: a fleet that doubles drains twice as fast from that moment on, not half a minute
+later. What a roster lets start at the instant it comes fills replicas that were empty, and is no pace.
 """
 
 import math
+from typing import Final
 
 from forebay.domain.signal import Known, Signal, Unknown
 
@@ -13,45 +17,92 @@ PACE_TAU_S = 30.0
 PACE_BUSY_S_MIN = 5.0
 PACE_DISPATCHES_MIN = 4.0
 """Fewer dispatches than this in the window are chance, not a pace."""
+PACE_DISPATCHES_MAX: Final = 64.0
+"""As many tell a pace well: older ones weigh half, where what is left is still of `PACE_BUSY_S_MIN`, so that a fast lane follows soon."""
 PACE_AGE_S_MAX = 300.0
-"""A pace measured longer ago is of another fleet."""
+"""A pace measured longer ago is of other requests."""
+PACE_CALM_S: Final = 30.0
+"""After a calm of so long a new backlog is like the last one by a guess, which what it does itself soon outweighs."""
+PACE_QUIET: Final = 3.0
+"""Where so many should have come and none has, it is no chance any more (5 %): those that came on time have ended coming."""
 
 
 class Pace:
     """``move`` it to each instant at which the lane changes, with whether it was backlogged until then."""
 
-    __slots__ = ("_busy_s", "_now_s", "busy_until_s", "dispatches", "tokens")
+    __slots__ = ("_busy_s", "_last", "_now_s", "_replica_s", "busy_until_s", "dispatches", "on_time", "replicas", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: int = 1) -> None:
         self._now_s = -math.inf
         self.busy_until_s = -math.inf
         """When it was last moved and backlogged: to move it to this very time changes nothing."""
         self.tokens = 0.0
         """Dispatched, and how often; whoever dispatches adds to both, at the instant last moved to."""
         self.dispatches = 0.0
+        self.on_time = 0.0
+        """Of the tokens, those of requests that could still meet their TTFT."""
         self._busy_s = 0.0
+        self._replica_s = 0.0
+        """Seconds of replicas in that time."""
+        self.replicas = replicas
+        """That serve it; whoever sets another number has moved it to that instant."""
+        self._last = replicas or 1
+        """The same when there were some last."""
 
     def move(self, now_s: float, backlogged: bool) -> None:
         """Time has passed until ``now_s``, during all of which the lane was ``backlogged`` or not."""
         if backlogged:
             passed_s = now_s - self._now_s
-            if passed_s > 0:
+            replicas = self.replicas
+            if passed_s > 0 and replicas:
+                self._last = replicas
                 kept = math.exp(-passed_s / PACE_TAU_S)
-                self.tokens *= kept
-                self.dispatches *= kept
-                self._busy_s = self._busy_s * kept + PACE_TAU_S * (1 - kept)
+                if self.dispatches > PACE_DISPATCHES_MAX and self._busy_s > 2 * PACE_BUSY_S_MIN:
+                    kept /= 2
+                more_s = PACE_TAU_S * (1 - math.exp(-passed_s / PACE_TAU_S))
+                self._keep(kept)
+                self._busy_s += more_s
+                self._replica_s += more_s * replicas
             self.busy_until_s = now_s
         elif now_s - self.busy_until_s > PACE_AGE_S_MAX:
-            self.tokens = self.dispatches = self._busy_s = 0.0
+            self._keep(0.0)
         self._now_s = now_s
 
+    def begin(self, now_s: float) -> None:
+        """A backlog begins: after a calm what was measured before weighs no more than it takes to be known."""
+        calm_s = now_s - self.busy_until_s
+        self.move(now_s, False)
+        if calm_s > PACE_CALM_S:
+            self.on_time = 0.0
+        if calm_s > PACE_CALM_S and self._busy_s > PACE_BUSY_S_MIN and self.dispatches > PACE_DISPATCHES_MIN:
+            self._keep(max(PACE_BUSY_S_MIN / self._busy_s, PACE_DISPATCHES_MIN / self.dispatches))
+
+    def on_time_share(self, per_s: float, quiet_s: float) -> float:
+        """Of a pace of ``per_s``, how much goes to those that come and are on time; 0 where for ``quiet_s`` suspiciously none came.
+
+        They come as often as before, however many replicas there are now.
+        """
+        if self.tokens <= 0 or self._busy_s <= 0 or per_s <= 0:
+            return 0.0
+        each_s = self._busy_s / self.dispatches * self.tokens
+        if self.on_time * quiet_s > PACE_QUIET * each_s:
+            return 0.0
+        return min(1.0, self.on_time / self._busy_s / per_s)
+
+    def _keep(self, kept: float) -> None:
+        self.tokens *= kept
+        self.dispatches *= kept
+        self.on_time *= kept
+        self._busy_s *= kept
+        self._replica_s *= kept
+
     def per_s(self, now_s: float, backlogged: bool) -> float:
-        """The pace as of ``now_s`` in tokens per second; 0: there is none."""
+        """The pace as of ``now_s`` in tokens per second; 0: there is none. Without a replica it is that of those there were."""
         if self.busy_until_s != now_s:
             self.move(now_s, backlogged)
         if self._busy_s < PACE_BUSY_S_MIN or self.dispatches < PACE_DISPATCHES_MIN or self.tokens <= 0:
             return 0.0
-        return self.tokens / self._busy_s
+        return self.tokens / self._replica_s * (self.replicas or self._last)
 
     def tokens_per_s(self, now_s: float, backlogged: bool) -> Signal:
         """The same, or why there is none."""

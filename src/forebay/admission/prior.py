@@ -27,13 +27,15 @@ MARGIN: Final = 1.5
 class Served:
     """What the requests of one pool took that ended, and whether what runs moves."""
 
-    __slots__ = ("_best_per_s", "_ended", "_held_s", "_looked_s", "_tokens")
+    __slots__ = ("_best_per_s", "_ended", "_held_s", "_looked_s", "_run_s", "_tokens")
 
     def __init__(self) -> None:
         self._ended = 0.0
         self._tokens = 0.0
         self._held_s = 0.0
         self._looked_s = float("-inf")
+        self._run_s = 0.0
+        """How long all that run have been running, when last looked at."""
         self._best_per_s: float | None = None
 
     def ended(self, tokens: int, held_s: float) -> None:
@@ -46,19 +48,29 @@ class Served:
             self._tokens /= 2
             self._held_s /= 2
 
-    def tokens_per_s(self, replicas: Sequence[Replica]) -> float | None:
-        """Virtual tokens per second that those of ``replicas`` which run bring; None: too few have ended, or none run."""
+    def tokens_per_s(self, replicas: Sequence[Replica], now_s: float) -> float | None:
+        """Virtual tokens per second that those of ``replicas`` which run bring; None: too few have ended, or none run.
+
+        The first to end are the short ones: until as many have ended as run, what runs has its say by how long it has not ended.
+        """
         running = sum(len(replica.permits) for replica in replicas)
         if self._ended < ENDED_MIN or not running or self._held_s <= 0 or self._tokens <= 0:
             return None
-        return self._tokens / self._held_s * running
+        held_s, young = self._held_s, 2 - self._ended / running
+        if young > 0:
+            self._look(replicas, now_s)
+            held_s += min(1.0, young) * self._run_s
+        return self._tokens / held_s * running
 
     def best_per_s(self, replicas: Sequence[Replica], now_s: float) -> float | None:
         """The same if all that runs ended now, as estimated at arrival; None: what runs is too young to tell."""
+        self._look(replicas, now_s)
+        return self._best_per_s
+
+    def _look(self, replicas: Sequence[Replica], now_s: float) -> None:
         if now_s - self._looked_s >= LOOK_EVERY_S:
             self._looked_s = now_s
             permits = [permit for replica in replicas for permit in replica.permits.values()]
-            run_s = sum(now_s - permit.dispatched_s for permit in permits)
-            tokens = sum(permit.cost for permit in permits)
+            run_s = self._run_s = sum([now_s - permit.dispatched_s for permit in permits])
+            tokens = sum([permit.cost for permit in permits])
             self._best_per_s = tokens * len(permits) / run_s if permits and tokens > 0 and run_s >= RUN_S_MIN * len(permits) else None
-        return self._best_per_s

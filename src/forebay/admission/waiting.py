@@ -57,6 +57,11 @@ class Waiting:
         if ticket.returned:
             self.returned -= 1
 
+    def served_by(self, replicas: int, now_s: float) -> None:
+        """So many replicas take what waits from now on, but for what is held back."""
+        for lane in self.lanes:
+            lane.serve(0 if self.held and lane.preemptible else replicas, now_s)
+
     def ahead(self, lane: Lane) -> bool:
         """Whether anything waits in this lane or in more important ones."""
         index = lane.index

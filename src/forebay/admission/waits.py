@@ -8,7 +8,7 @@ important lanes take from it. Where none was measured, what the pool's requests 
 
 from collections.abc import Iterable, Sequence
 
-from forebay.admission.fairness import Account
+from forebay.admission.fairness import LATE_EVERY, Account
 from forebay.admission.lanes import Lane
 from forebay.admission.looks import Position
 from forebay.admission.outcomes import Refusal, Shortage, bounded
@@ -22,6 +22,8 @@ NO_REPLICAS_RETRY_S = 30.0
 """Retry-After where nothing is expected."""
 FORESIGHT_S = 600.0
 """A pace seen over half a minute is not stretched further: tiers that accept a longer wait are not refused by prediction."""
+SOME = 1 / 3
+"""A chance to start while it is on time that is counted on."""
 UNMEASURED_RETRY_S = 10.0
 """Retry-After where neither a measured nor a declared pace is known."""
 
@@ -63,7 +65,7 @@ def foreseen_wait_s(lanes: Sequence[Lane], lane: Lane, ahead_tokens: float, repl
     ``ahead_tokens``: virtual tokens of its own lane that start first. None: nothing is known of the pool's pace.
     """
     before = sum(other.cost_tokens for other in lanes[: lane.index]) + ahead_tokens
-    pace = replicas.served.tokens_per_s(replicas.listed)
+    pace = replicas.served.tokens_per_s(replicas.listed, now_s)
     if pace is not None:
         return before / pace
     share = ahead_tokens / lane.cost_tokens if lane.cost_tokens else 0.0
@@ -95,7 +97,7 @@ def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why
     if why is Refusal.NEVER_FITS:
         return None
     ready_in_s = None if replicas.ready_at_s is None else replicas.ready_at_s - now_s
-    if why is Refusal.NO_REPLICAS:
+    if why is Refusal.NO_REPLICAS or (ready_in_s is not None and not replicas.listed):
         return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)
     lane, account = ticket.lane, ticket.account
     # At least as long as the pool needs for this one: who has waited in vain is not told to come back into the same line at once.
@@ -110,16 +112,56 @@ def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why
     return bounded(wait_s if ready_in_s is None else min(wait_s, ready_in_s))
 
 
+def starts_in_s(lanes: Sequence[Lane], ticket: Ticket, tokens: float, replicas: Replicas, now_s: float) -> float | None:
+    """When ``ticket``, which waits behind ``tokens`` of its lane, starts. Half of its own are to go too: the next place isn't free yet."""
+    lane = ticket.lane
+    ready_in_s = None if replicas.ready_at_s is None else replicas.ready_at_s - now_s
+    listed = len(replicas.listed)
+    if not listed:
+        return ready_in_s if ready_in_s is not None and ready_in_s > 0 else None
+    if not lane.pace.replicas:  # it is held back
+        return None
+    per_s = lane.pace.per_s(now_s, True)
+    if not per_s:
+        return foreseen_wait_s(lanes, lane, tokens + ticket.cost / 2, replicas, now_s)
+    more_tokens = sum(other.cost_tokens for other in lanes[: lane.index]) + ticket.cost / 2
+    wait_s = (tokens + more_tokens) / per_s if ticket.returned else _in_turn_s(ticket, more_tokens, per_s, now_s)
+    if ready_in_s is not None and 0 < ready_in_s < wait_s:  # from then on there is one more
+        wait_s = ready_in_s + (wait_s - ready_in_s) * listed / (listed + 1)
+    return wait_s
+
+
+def _in_turn_s(ticket: Ticket, more_tokens: float, per_s: float, now_s: float) -> float:
+    """The same at a measured pace, as its lane goes on: behind those, too, that will come and be on time while it is late.
+
+    Who is late lets them go first, but for every `LATE_EVERY`-th start. Who is on time, and will not be when its turn comes, is late then,
+    unless a good part of those like it start before: those ahead of it are late before it is.
+    """
+    lane = ticket.lane
+    on_time, late = ticket.account.standing(ticket, now_s)
+    share, left_s = lane.pace.on_time_share(per_s, now_s - lane.joined_s), ticket.late_at_s - now_s
+    behind = float(late)
+    if left_s >= 0:
+        own_tokens = on_time * LATE_EVERY / (LATE_EVERY - 1) if late else float(on_time)
+        wait_s = (lane.order.ahead(ticket.account, round(own_tokens))[0] + more_tokens) / per_s
+        if wait_s * SOME < left_s:
+            return min(wait_s, left_s)
+        behind += on_time * (1 - left_s / wait_s)
+    own_tokens = LATE_EVERY * (behind + ticket.cost)
+    if share < 1:
+        own_tokens = min(own_tokens, (on_time + late) / (1 - share))
+    return (lane.order.ahead(ticket.account, round(own_tokens))[0] + more_tokens) / per_s
+
+
 def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: float) -> Position:
     """Where ``ticket`` stands now. O(what waits of its team), for whoever asks."""
     lane = ticket.lane
     if ticket.replica is not None:
         return Position(lane.tier, False, 0, 0, ticket.dispatched_s - ticket.arrived_s, 0.0, 0.0)
     tokens, requests = lane.order.before(ticket)
-    foreseen_s = foreseen_wait_s(lanes, lane, tokens, replicas, now_s)
+    starts_s = starts_in_s(lanes, ticket, tokens, replicas, now_s)
     before = lanes[: lane.index]
     tokens += sum(other.cost_tokens for other in before)
-    pace = lane.pace.tokens_per_s(now_s, True)
     roomiest = replicas.roomiest(ticket)
     short_of = Shortage.REPLICA if roomiest is None else roomiest.short_of(ticket)
     if lane.preemptible and roomiest is not None and replicas.posture is Posture.HOLD_PREEMPTIBLE:
@@ -132,7 +174,7 @@ def position(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: f
         ahead=int(requests) + sum(other.waiting for other in before),
         ahead_tokens=round(tokens),
         waited_s=now_s - ticket.arrived_s,
-        starts_in_s=tokens / pace.value if isinstance(pace, Known) else foreseen_s,
+        starts_in_s=None if starts_s is None else min(starts_s, max(0.0, ticket.deadline_s - now_s)),
         refused_in_s=max(0.0, ticket.deadline_s - now_s),
         short_of=short_of,
     )

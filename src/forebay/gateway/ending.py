@@ -101,10 +101,11 @@ class Ending(Recorded):
         self._end(Outcome.FAILED, None)
         self._refuse(error)
 
-    def _unserved(self, message: str) -> ErrorReply:
-        """No engine serves it."""
+    def _unserved(self, message: str, why: str) -> ErrorReply:
+        """No engine serves it, and ``why`` no other one is tried."""
         wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
-        return unavailable(message, "engine_asks_key" if self._pool.asks_key else "engines_failed", wait_s)
+        text = f"{message} It is not tried again: {why}."
+        return unavailable(text, "engine_asks_key" if self._pool.asks_key else "engines_failed", wait_s)
 
     def _truncate(self, message: str, *, let_go: bool = False) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""

@@ -59,6 +59,10 @@ class Gauges(Protocol):
         """``(team, model, tier, pool)`` and the counts by `domain.usage.COUNT_NAMES`."""
         ...
 
+    def retries_denied(self) -> int:
+        """Second tries that were not made, as their budget was spent."""
+        ...
+
     def records_dropped(self) -> int:
         """Records of requests for which there was no room on the way into the history."""
         ...
@@ -116,6 +120,8 @@ class GatewayCollector(Collector):
         yield from _reloads(self._gauges.reloads)
         if self._gauges.lending is not None:
             yield from lending_families(self._gauges.lending)
+        denied = "Second tries that were not made, as the budget of them was spent."
+        yield CounterMetricFamily("forebay_retries_denied", denied, value=self._gauges.retries_denied())
         dropped = self._gauges.records_dropped()
         yield CounterMetricFamily("forebay_records_dropped", "Records of requests that found no room into the history.", value=dropped)
 

@@ -198,8 +198,8 @@ class Recovery(Ending, ABC):
             # It goes home, where it was not tried: that multiplies nothing, and needs no leave.
             if paid:
                 admission.may_cost(self.ticket)
-        elif not self._may_retry(gone=gone):
-            self._give_up(self._unserved(message))
+        elif why := self._no_retry(gone=gone):
+            self._give_up(self._unserved(message, why))
             return
         self._meter.retries += 1
         self._forget_answer()
@@ -248,8 +248,8 @@ class Recovery(Ending, ABC):
         kept = self._reached()
         if isinstance(kept, str):
             return kept
-        if not self._may_retry():
-            return "too much has been tried again"
+        if denied := self._no_retry():
+            return denied
         self._meter.continued += 1
         self._continued += 1
         desk = self._context.desk
@@ -303,14 +303,18 @@ class Recovery(Ending, ABC):
         else:
             self._forget_answer()
 
-    def _may_retry(self, *, gone: bool = False) -> bool:
-        if self._retries >= RETRIES_MAX or not self._context.retries.take():
-            return False
+    def _no_retry(self, *, gone: bool = False) -> str:
+        """Why it is not tried again, for its client; empty: it is, and that is counted."""
+        if self._retries >= RETRIES_MAX:
+            return f"it was started {RETRIES_MAX + 1} times, as often as one may be; ask again"
+        retries = self._context.retries
+        if not retries.take():
+            return retries.spent
         self._retries += 1
         self._resent = False
         if not gone:
             self._tried = (*self._tried, self._replica)
-        return True
+        return ""
 
     def _blame(self, why: str, *, gone: bool = False) -> None:
         """The replica failed this call by a fault of its own."""

@@ -23,6 +23,12 @@ class RetryBudget:
         """Requests that came; whoever lets them in counts them."""
         self.denied_total = 0
 
+    @property
+    def spent(self) -> str:
+        """For a client whose request got no other try: which budget that is, how large, and what to do."""
+        size = f"{RETRY_BURST} at once" + (f", then one per {1 / RETRY_SHARE:.0f} requests that come" if RETRY_SHARE else "")
+        return f"so many have failed that this gateway's budget of second tries is spent ({size}); ask again in some seconds"
+
     def take(self) -> bool:
         """Whether there may be another try."""
         self._held = min(RETRY_BURST, self._held + RETRY_SHARE * (self.arrived_total - self._seen))

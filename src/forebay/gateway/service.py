@@ -120,7 +120,7 @@ class Gateway(Duties):
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending)
+        self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries)
         self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, self.desk, lambda: not self.draining)
 
     # -- life ---------------------------------------------------------------------------------------------------------

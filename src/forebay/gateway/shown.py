@@ -11,6 +11,7 @@ from forebay.gateway.lending import Lending
 from forebay.gateway.metering import Metering
 from forebay.gateway.overflow import Look
 from forebay.gateway.records import Records
+from forebay.gateway.retries import RetryBudget
 from forebay.gateway.shape_errors import ShapeErrors
 
 
@@ -18,7 +19,14 @@ class Shown:
     """Read off the desk and the connections, and kept nowhere."""
 
     def __init__(
-        self, desk: Desk, servers: list[HttpServer], metering: Metering, records: Records, reloads: Reloads, lending: Lending | None
+        self,
+        desk: Desk,
+        servers: list[HttpServer],
+        metering: Metering,
+        records: Records,
+        reloads: Reloads,
+        lending: Lending | None,
+        retries: RetryBudget,
     ) -> None:
         self.desk = desk
         self.servers = servers
@@ -26,6 +34,7 @@ class Shown:
         self.records = records
         self.reloads = reloads
         self.lending = lending
+        self._retries = retries
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
         """Waiting, by pool and tier."""
@@ -93,6 +102,10 @@ class Shown:
     def usage(self) -> Iterable[tuple[UsageKey, list[int]]]:
         """Counted by this start."""
         return self.metering.book.shown()
+
+    def retries_denied(self) -> int:
+        """As the budget of second tries was spent."""
+        return self._retries.denied_total
 
     def records_dropped(self) -> int:
         """On their way into the history."""

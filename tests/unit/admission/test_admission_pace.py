@@ -3,9 +3,11 @@
 import pytest
 
 from forebay.admission.lanes import Lane
-from forebay.admission.pace import PACE_AGE_S_MAX, PACE_BUSY_S_MIN, Pace
+from forebay.admission.pace import PACE_AGE_S_MAX, PACE_BUSY_S_MIN, PACE_CALM_S, Pace
+from forebay.admission.tickets import Ticket
 from forebay.admission.waits import declared_wait_s, measured_wait_s
 from forebay.domain.roster import Capacity
+from forebay.domain.shape import Shape
 from forebay.domain.signal import Known, Unknown
 from forebay.spec.types import Tier
 
@@ -70,7 +72,7 @@ def test_waits_count_the_lane_and_those_before_it() -> None:
     lanes = [Lane(tier, index, {}) for index, tier in enumerate(tiers)]
     for lane, tokens in zip(lanes, (100, 1000, 10_000), strict=True):
         lane.prompt_tokens, lane.output_tokens, lane.cost_tokens = tokens, 2 * tokens, 3 * tokens
-    lanes[1].pace.move(0.0, False)
+    lanes[1].serve(1, 0.0)
     drained(lanes[1].pace, 0.0, 10, 1, 330)
     lanes[1].waiting = 1
     account = lanes[1].order.account("t")
@@ -80,3 +82,80 @@ def test_waits_count_the_lane_and_those_before_it() -> None:
     assert declared_wait_s(lanes, lanes[1], 1.0, two) == pytest.approx(22.0)
     assert declared_wait_s(lanes, lanes[1], 0.5, two) == pytest.approx(12.0)
     assert declared_wait_s(lanes, lanes[1], 1.0, []) is None
+
+
+def test_time_without_a_replica_is_no_pace() -> None:
+    pace = Pace(0)
+    pace.move(0.0, False)
+    pace.move(60.0, True)
+    pace.replicas = 1
+    drained(pace, 60.0, 10, 2, 50)
+    assert value(pace, 70.0) == pytest.approx(100, rel=0.02)
+    pace.replicas = 0
+    assert value(pace, 130.0) == pytest.approx(100, rel=0.02), "it stands still, and is that of those there were"
+
+
+def test_it_is_a_pace_for_each_replica() -> None:
+    pace = Pace(1)
+    pace.move(0.0, False)
+    drained(pace, 0.0, 30, 2, 50)
+    pace.replicas = 4
+    assert value(pace, 30.0) == pytest.approx(400, rel=0.02)
+    drained(pace, 30.0, 30, 8, 50)
+    assert value(pace, 60.0) == pytest.approx(400, rel=0.02)
+    pace.replicas = 1
+    assert value(pace, 60.0) == pytest.approx(100, rel=0.02)
+
+
+def test_what_a_roster_lets_start_at_once_fills_replicas_and_is_no_pace() -> None:
+    lane = Lane(Tier("interactive", 0, 1, 30), 0, {})
+    lane.serve(1, 0.0)
+    for number in range(8):
+        lane.join(waiting(number, lane), number + 1, 0.0)
+    started = lane.order.live()
+    lane.serve(2, 9.0)
+    for ticket in started[:4]:
+        lane.leave(ticket, 9.0, started=True)
+    assert lane.pace.dispatches == 0
+    lane.serve(2, 9.5)
+    lane.leave(started[4], 9.5, started=True)
+    assert lane.pace.dispatches == 1, "there are no more than before"
+
+
+def waiting(number: int, lane: Lane) -> Ticket:
+    ticket = Ticket(number, lane, lane.order.account("t"), Shape(100, 100), 0.0)
+    ticket.late_at_s = 1.0
+    return ticket
+
+
+def test_a_fast_lane_follows_within_seconds() -> None:
+    pace = Pace()
+    pace.move(0.0, False)
+    drained(pace, 0.0, 60, 20, 50)
+    drained(pace, 60.0, 10, 20, 500)
+    assert value(pace, 70.0) > 0.75 * 10_000
+
+
+def test_after_a_calm_a_backlog_soon_tells_its_own_pace() -> None:
+    pace = Pace()
+    pace.move(0.0, False)
+    drained(pace, 0.0, 60, 2, 50)
+    pace.begin(60.0 + PACE_CALM_S - 1)
+    drained(pace, 60.0 + PACE_CALM_S - 1, 5, 2, 500)
+    soon = value(pace, 60.0 + PACE_CALM_S + 4)
+    pace.begin(200.0)
+    assert value(pace, 200.0) == pytest.approx(soon, rel=0.01), "until then it is like the last one"
+    drained(pace, 200.0, 5, 2, 5000)
+    assert value(pace, 205.0) > 0.45 * 10_000
+    assert soon < 0.3 * 1000
+
+
+def test_those_on_time_have_ended_coming_where_three_should_have_come_and_none_has() -> None:
+    pace = Pace()
+    pace.move(0.0, False)
+    drained(pace, 0.0, 20, 2, 50)
+    pace.on_time = 0.75 * pace.tokens
+    assert pace.on_time_share(100.0, 1.0) == pytest.approx(0.75, rel=0.02)
+    assert pace.on_time_share(200.0, 1.0) == pytest.approx(0.375, rel=0.02), "a fleet twice as fast has more left for the late"
+    assert pace.on_time_share(100.0, 2.1) == 0.0
+    assert Pace().on_time_share(100.0, 0.0) == 0.0

@@ -118,17 +118,17 @@ def test_the_pace_is_of_the_last_requests_and_of_what_runs():
     served = Served()
     pool = pool_of()
     replicas = pool._replicas.listed
-    assert served.tokens_per_s(replicas) is None
+    assert served.tokens_per_s(replicas, 0.0) is None
     pool.arrive(1, "interactive", "t", SHAPE, 0.0)
     pool.arrive(2, "interactive", "t", SHAPE, 0.0)
     for _ in range(int(ENDED_MIN) - 1):
         served.ended(300, 10.0)
-    assert served.tokens_per_s(replicas) is None
+    assert served.tokens_per_s(replicas, 0.0) is None
     served.ended(300, 10.0)
-    assert served.tokens_per_s(replicas) == pytest.approx(60.0)
+    assert served.tokens_per_s(replicas, 0.0) == pytest.approx(60.0)
     for _ in range(int(5 * ENDED_MAX)):
         served.ended(300, 1.0)
-    assert served.tokens_per_s(replicas) == pytest.approx(600.0, rel=0.05)
+    assert served.tokens_per_s(replicas, 0.0) == pytest.approx(600.0, rel=0.05)
 
 
 def test_a_pool_that_stands_still_is_told_by_the_age_of_what_runs():

@@ -240,7 +240,9 @@ def test_the_budget_of_second_tries_bounds_continuations_too(monkeypatch):
     monkeypatch.setattr(retries, "RETRY_BURST", 0)
     monkeypatch.setattr(retries, "RETRY_SHARE", 0.0)
     seen = _both(body(), CHAT)
-    assert "too much has been tried again" in errors(seen["cut"])[0]["message"]
+    said = errors(seen["cut"])[0]["message"]
+    assert "budget of second tries is spent (0 at once)" in said
+    assert "ask again" in said
 
 
 @pytest.mark.parametrize("seed", [0, 1])

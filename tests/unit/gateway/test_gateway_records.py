@@ -410,3 +410,31 @@ def test_what_waits_for_the_history_is_bounded_and_weighing_too(world, monkeypat
         assert sum(bool(one) for one in weighed) == 1
 
     world(test, wrong, capacity=one_slot)
+
+
+def test_who_waited_for_the_first_replica_is_not_told_to_wait_as_long_again(world, one_slot):
+    """An estimated wait of 99 s was 2: the time in which there was no replica was taken for the pace at which the lane goes."""
+    told = {}
+
+    async def fifth_of_a_second(seen, answer):
+        await asyncio.sleep(0.2)
+        await quick(seen, answer)
+
+    async def test(front):
+        front.route()
+        clients = [await front.client() for _ in range(60)]
+        for number, client in enumerate(clients):
+            client.send("/v1/chat/completions", CHAT, named(f"n{number}"))
+            await front.sleep(0.01)
+        await front.sleep(13)
+        front.route(*front.engines, capacity=msgspec.structs.replace(one_slot, sequences=4))
+        await front.sleep(0.7)
+        last = await record_of(front, "n59")
+        told["starts_in_s"], asked_at_s = last.place.starts_in_s, front.clock.now_s()
+        answer = await clients[-1].read()
+        assert answer.status == 200
+        told["real_s"] = front.clock.now_s() - asked_at_s
+
+    world(test, fifth_of_a_second)
+    assert told["real_s"] == pytest.approx(2.3, abs=0.3)
+    assert told["starts_in_s"] == pytest.approx(told["real_s"], rel=0.4)

@@ -305,8 +305,25 @@ def test_retries_are_bounded(world):
         assert (answer.status, answer.json()["error"]["code"]) == (503, "engines_failed")
         assert sum(len(engine.seen) for engine in front.engines) == 1 + RETRIES_MAX
         assert front.counts().failed == 1
+        assert f"started {1 + RETRIES_MAX} times" in answer.json()["error"]["message"]
 
     world(test, *[status(500)] * 5)
+
+
+def test_who_is_not_tried_again_for_the_budgets_sake_is_told_which_one_its_size_and_what_to_do(world):
+    """It was told "too much has been tried again", or that the engine answered 500 and no more."""
+
+    async def test(front):
+        front.gateway.retries._held = 0.0
+        answer = await front.ask(CHAT)
+        said = answer.json()["error"]["message"]
+        assert "The engine answered 500. It is not tried again: " in said
+        assert "budget of second tries is spent (512 at once, then one per 5 requests that come); ask again in some seconds." in said
+        assert sum(len(engine.seen) for engine in front.engines) == 1
+        page = (await front.ask(None, target="/metrics")).body.decode()
+        assert "forebay_retries_denied_total 1.0" in page
+
+    world(test, *[status(500)] * 2)
 
 
 def test_a_stale_connection_is_no_failure_of_the_replica(world):
