@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from forebay.adapters.clock import LoopClock
-from forebay.app import config, gateway_wiring, listening, process
+from forebay.app import config, gateway_wiring, listening, open_files, process
 from forebay.app.certificates import Certificate
 from forebay.app.files import check_ready_file, save_spec, saved_spec, state_folder, write_value
 from forebay.app.gateway_names import gateway_name, ready_marker
@@ -57,6 +57,7 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     system = gateway_wiring.gateway(spec, process.world_clock(arguments), arguments.name, arguments.state, _context(certificate), _say)
     if arguments.hops_fd is not None:
         await system.gateway.take_hops_on(process.inherited(arguments.hops_fd))
+    open_files.bound(system, open_files.take_all())
     await system.gateway.start_on(process.inherited(arguments.gateway_fd))
     process.settle()
     marking = asyncio.create_task(_mark_ready(arguments.state / ready_marker(arguments.name), system.gateway, spec), name="ready marker")
@@ -94,6 +95,7 @@ async def _joined(
     stop = process.stop_event()
     system = gateway_wiring.gateway(spec, LoopClock(spec.speed), join.name, state, _context(certificate), _say)
     await system.gateway.take_hops_on(join.hops)
+    open_files.bound(system, open_files.take_all())
     await system.gateway.start_on(opened)
     process.settle()
     url = listening.url(opened, certificate is not None)
@@ -143,6 +145,7 @@ async def _standalone(
     system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, state, _context(certificate), _say)
     roster = OwnRoster(system)
     await roster.begin()
+    open_files.bound(system, open_files.take_all())
     await system.gateway.start_on(opened)
     process.settle()
     ledger = OwnLedger(system, state)

@@ -13,6 +13,8 @@ BODY_BYTES_PER_TICK_MIN = 16 * 1024
 KEEP_ALIVE_TICKS = 75
 LINGER_TICKS = 3
 """After a refusal that left a body unread: how long the client has to read it before the connection is closed."""
+CONNECTIONS_MAX = 10**6
+"""Where nobody says how many files may be open: what `limits.connections` may be at most."""
 PIPELINED_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 128
 FRAMING_FACTOR_MAX = 8

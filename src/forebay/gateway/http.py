@@ -181,7 +181,7 @@ class ClientConnection:
         server = self._server
         server.connections.add(self)
         self.transport.set_write_buffer_limits(high=server.limits.client_buffer_bytes_max)
-        if len(server.connections) > server.limits.connections_max:
+        if len(server.connections) > server.clients_most():
             self._refused = TOO_MANY_CONNECTIONS
             self._advance()
 
@@ -350,7 +350,7 @@ class ClientConnection:
         if self._held_back:
             self._held_back = False
             self.transport.resume_reading()
-        if self.transport.can_write_eof():
+        if self.transport.can_write_eof() and not self._server.crowded(len(self._server.connections)):
             self.transport.write_eof()
         else:
             self.transport.close()

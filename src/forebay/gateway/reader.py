@@ -31,6 +31,16 @@ class Intake:
         self.peek = peek
         self.bodies_bytes = 0
         self.tick = 0
+        self.clients_max = self.refused_max = bounds.CONNECTIONS_MAX
+        """What the process has open files for: clients, and beside them those that are given time to read why they are refused."""
+
+    def clients_most(self) -> int:
+        """So many connections are let in."""
+        return min(self.limits.connections_max, self.clients_max)
+
+    def crowded(self, connections: int) -> bool:
+        """Whether there is no file left for one that only reads its refusal."""
+        return connections > self.clients_max + self.refused_max
 
 
 def no_peek(_: Request) -> None:

@@ -251,6 +251,20 @@ def test_too_many_connections_are_told_so():
     serve(test)
 
 
+def test_clients_beyond_the_open_files_are_told_so_and_hold_none():
+    async def test(echo, port):
+        echo.server.clients_max, echo.server.refused_max = 5, 2
+        clients = [await echo.connect(port) for _ in range(5)]
+        beyond = [await echo.connect(port) for _ in range(9)]
+        await asyncio.sleep(0.01)
+        assert len(echo.server.connections) == 7, "two may read their refusal in peace"
+        assert [(await client.read()).status for client in beyond] == [503] * 9
+        assert echo.server.turned_away == {(503, "overloaded"): 9}
+        assert (await clients[0].ask("/x", b"")).status == 200
+
+    serve(test)
+
+
 @pytest.mark.parametrize("wire", [b"GET /x HTTP/1.0\r\n\r\n", b"GET /x HTTP/1.1\r\nconnection: close\r\n\r\n"], ids=["http10", "close"])
 def test_a_connection_that_is_not_kept_is_closed(wire):
     said = exchange(wire)
