@@ -1,5 +1,7 @@
 """What every process takes from its supervisor: a clock that goes on, and addresses as they were bound."""
 
+import platform
+import resource
 import socket
 import time
 from pathlib import Path
@@ -80,3 +82,15 @@ def test_the_large_pages_of_the_heap_are_those_that_lie_wholly_in_it():
 7ffe00000000-7ffe00400000 rw-p 00000000 00:00 0                          [stack]
 """
     assert process.heap_ranges(maps) == [(0xA00000, 0x600000), (0x7F0000200000, 0x400000)]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library does as it likes")
+def test_what_large_bodies_needed_is_there_for_the_next():
+    process.keep_freed()
+    faults = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        bodies = [b"x" * (8 * 2**20) for _ in range(3)]
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        bodies.clear()
+    assert faults[-1] < 24 * 2**20 // resource.getpagesize() // 10, f"it came page by page: {faults}"
