@@ -1,6 +1,8 @@
 """What every process takes from its supervisor: a clock that goes on, and addresses as they were bound."""
 
 import asyncio
+import platform
+import resource
 import socket
 import threading
 import time
@@ -111,3 +113,15 @@ def test_a_process_whose_threads_have_ended_ends_by_itself(monkeypatch):
 
     assert process.run(main) == 4
     assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer) and not thread.finished.is_set()]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library does as it likes")
+def test_what_large_bodies_needed_is_there_for_the_next():
+    process.keep_freed()
+    faults = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        bodies = [b"x" * (8 * 2**20) for _ in range(3)]
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        bodies.clear()
+    assert faults[-1] < 24 * 2**20 // resource.getpagesize() // 10, f"it came page by page: {faults}"
