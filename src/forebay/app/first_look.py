@@ -95,13 +95,13 @@ class FirstLook:
         if status not in ASKS_KEY and pool.engine.metrics != "vllm":
             status = await asks_key(system.upstream, replica.url, pool.engine.metrics, ANSWER_REAL_S) or status
         if status in ASKS_KEY:
-            system.gateway.asks_key(replica.url, status)
+            system.gateway.asks_key(replica.url, status, sure=True)
             return False
         if status == 200:
-            served = _served(body)
-            for kind, words in _differences(pool, replica, served) if served else ():
+            found = served(body)
+            for kind, words in differences(pool, replica, found) if found else ():
                 self._tell(kind, pool, words)
-            for adapter in _lacking(pool, served) if served else ():
+            for adapter in _lacking(pool, found) if found else ():
                 desk = system.gateway.desk
                 desk.pools[pool.name].lacking.add(adapter, replica.id, system.clock.now_s())
         return status < 500
@@ -111,7 +111,7 @@ class FirstLook:
         self._system.sink.emit(Event(kind, clock.now_s(), clock.wall_s(), pool.name, words, {"gateway": self._system.gateway.name}))
 
 
-def _served(body: bytes) -> list[str]:
+def served(body: bytes) -> list[str]:
     """Names of models; empty where it is no such answer."""
     try:
         return [one.id for one in msgspec.json.decode(body, type=_Models).data]
@@ -119,16 +119,16 @@ def _served(body: bytes) -> list[str]:
         return []
 
 
-def _differences(pool: Pool, replica: RosterReplica, served: list[str]) -> Iterable[tuple[str, str]]:
+def differences(pool: Pool, replica: RosterReplica, models: list[str]) -> Iterable[tuple[str, str]]:
     """``(kind, words)`` of what would be answered 404 there."""
-    names = ", ".join(served[:NAMES_TOLD_MAX])
-    if pool.model not in served and pool.engine.metrics == "vllm":  # llama.cpp answers to any name
+    names = ", ".join(models[:NAMES_TOLD_MAX])
+    if pool.model not in models and pool.engine.metrics == "vllm":  # llama.cpp answers to any name
         yield (
             "model_differs",
             f"{replica.id} at {replica.url} serves {names}, and not {pool.model}: call the model so, or start it with "
             f"--served-model-name {pool.model}",
         )
-    if lacking := _lacking(pool, served):
+    if lacking := _lacking(pool, models):
         yield "adapters_lacking", f"{replica.id} at {replica.url} has not the adapters {', '.join(lacking)} of pool {pool.name}"
 
 

@@ -33,10 +33,13 @@ def command(
     ] = None,
     config: Annotated[Path | None, typer.Option("-c", "--config", metavar="FILE", help="The same, as other commands have it.")] = None,
     json_path: Annotated[str | None, typer.Option("--json", metavar="PATH", help="Write the result as JSON; - for stdout.")] = None,
+    engines: Annotated[
+        bool, typer.Option("--engines", help="Ask attached engines too: is each there, does it take its key, what does it serve.")
+    ] = False,
 ) -> None:
     """Check a configuration without starting anything: the files it names are read too, and the environment's keys looked for.
 
-    A key or a library that isn't there is a warning only: the gateway's environment may be another one.
+    A key or a library that isn't there is a warning only, as is what an engine says: those of the gateway may be others.
     """
     file = _the_one(file, config)
     try:
@@ -55,6 +58,10 @@ def command(
             problems = [{"file": str(file), **trouble._asdict()} for trouble in troubles]
             write_json({"file": str(file), "ok": False, "problems": problems}, json_path)
         raise typer.Exit(unusable[0].exit_code)
+    if engines:
+        from forebay.app.asked_engines import engine_troubles  # what speaks HTTP, where it is asked for
+
+        missing = [*missing, *engine_troubles(spec)]
     if json_path is not None:
         write_json(summary(spec, file, missing), json_path)
     if json_path != "-":

@@ -2,6 +2,7 @@
 
 from abc import ABC
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -20,6 +21,9 @@ from forebay.ports.upstream import ASKS_KEY
 from forebay.spec import engine_keys
 from forebay.spec.types import Spec
 
+DOUBTFUL: Final = frozenset({403})
+"""Of `ASKS_KEY`."""
+
 
 def nobody(pool: str, url: str) -> None:
     """Of the engines none asks for a key."""
@@ -36,6 +40,8 @@ class Duties(Context, ABC):
     _truncation: tuple[str, str]
     _truncations: int
     _urls: frozenset[str]
+    _asked: set[str]
+    """Addresses of engines that are asked whether they take their key."""
     spec: Spec
     meet: Callable[[str, str], None]
     """Told of each engine's pool and address before anything is sent there: it may ask for a key."""
@@ -68,13 +74,26 @@ class Duties(Context, ABC):
             for replica in pool.replicas:
                 self.meet(pool.pool, replica.url)
 
-    def asks_key(self, url: str, status: int) -> None:
-        """The engine at ``url`` answered ``status``, one of `ASKS_KEY`: nothing is sent there until it is shown what it asks for."""
-        for pool in self.desk.pools.values():
-            for replica in pool.roster.replicas:
-                if replica.url == url:
-                    self.desk.locked(pool, replica.id, engine_keys.refused(self.spec.pool(pool.name), url, status))
-                    return
+    def asks_key(self, url: str, status: int, *, sure: bool = False) -> None:
+        """The engine at ``url`` answered ``status``, one of `ASKS_KEY`: nothing is sent there until it is shown what it asks for.
+
+        ``sure``: to a request of our own. A 403 to a client's may be for what that says, as by a filter before the engine: it is asked
+        first, or one client could take every engine away.
+        """
+        if sure or status not in DOUBTFUL:
+            for pool in self.desk.pools.values():
+                for replica in pool.roster.replicas:
+                    if replica.url == url:
+                        self.desk.locked(pool, replica.id, engine_keys.refused(self.spec.pool(pool.name), url, status))
+        elif url not in self._asked:
+            model = next((pool.model for pool in self.desk.pools.values() if any(each.url == url for each in pool.roster.replicas)), "")
+            self._asked.add(url)
+            self._prober.probe(url, model, lambda answered: self._was_asked(url, answered))
+
+    def _was_asked(self, url: str, status: int | None) -> None:
+        self._asked.discard(url)
+        if status is not None and status in ASKS_KEY:
+            self.asks_key(url, status, sure=True)
 
     def is_locked(self, url: str) -> bool:
         """Whether the engine at ``url`` asks for a key."""
@@ -87,7 +106,7 @@ class Duties(Context, ABC):
     def _probed(self, pool: PoolDesk, replica: str, url: str, status: int | None) -> None:
         """``status``: of the answer to a probe; None: there was none."""
         if status is not None and status in ASKS_KEY:
-            self.asks_key(url, status)
+            self.asks_key(url, status, sure=True)
         # Any other refusal is of the probe itself, as by an engine that only embeds.
         self.desk.probed(pool, replica, status is not None and status < 500 and status != 429 and status not in ASKS_KEY)
 

@@ -11,6 +11,7 @@ from forebay.gateway.continuing import ending as ending_of
 from forebay.gateway.dialects import error_end
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recorded import Recorded
+from forebay.gateway.refusals import ENGINE_ASKS_KEY
 
 _COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _TRUNCATED: Final = Outcome.TRUNCATED
@@ -105,7 +106,7 @@ class Ending(Recorded):
         """No engine serves it, and ``why`` no other one is tried."""
         wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
         text = f"{message} It is not tried again: {why}."
-        return unavailable(text, "engine_asks_key" if self._pool.asks_key else "engines_failed", wait_s)
+        return unavailable(text, "engine_asks_key" if message == ENGINE_ASKS_KEY else "engines_failed", wait_s)
 
     def _truncate(self, message: str, *, let_go: bool = False) -> None:
         """Say so inside the stream, and end it properly; a body that isn't a stream can only be cut."""

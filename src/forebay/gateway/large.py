@@ -11,6 +11,7 @@ from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.dialects import RESPONSES
 from forebay.gateway.meters import Outcome
+from forebay.gateway.refusals import ENGINE_ASKS_KEY
 from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Request
 from forebay.gateway.routes import POSTS, Route
@@ -124,7 +125,7 @@ class LargeCall(ResponsesCall):
         if blame:
             self._context.failures.note(self._pool.name, self._replica, self._replica_url, f"{message} {detail}".strip())
         why = f"{message} A body this large is not held, so it can't be sent again."
-        self._give_up(ErrorReply(502, "server_error", "engine_asks_key" if self._pool.asks_key else "engines_failed", why))
+        self._give_up(ErrorReply(502, "server_error", "engine_asks_key" if message == ENGINE_ASKS_KEY else "engines_failed", why))
 
     def _elsewhere(self) -> bool:
         return not self._begun and super()._elsewhere()

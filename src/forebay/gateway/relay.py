@@ -24,7 +24,7 @@ from forebay.gateway.moving import FAILURES
 from forebay.gateway.passed import passed_answer
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
-from forebay.gateway.refusals import over_limit_reply, refusal_reply
+from forebay.gateway.refusals import ENGINE_ASKS_KEY, over_limit_reply, refusal_reply
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ContinuedStream, ToldStream
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
@@ -122,7 +122,7 @@ class Call(LentCall):
         # Another gateway that serves it still counts it, as one whose client has left.
         self._orphaned = self._orphaned or (bool(self._pool.peer) and not ends)
         self._meter.shed[effect.why] += 1
-        reply = refusal_reply(effect, context.speed, context.chance, asks_key=self._home.asks_key)
+        reply = refusal_reply(effect, context.speed, context.chance, asks_key=self._home.asks_key or self._why == ENGINE_ASKS_KEY)
         self._turned_away(effect.why, reply)
         if ends and self._connection.by_peer:  # as by one that is not there: without a pool's name
             self._connection.refuse(reply, b"x-request-id: %b\r\n" % self._request_id)

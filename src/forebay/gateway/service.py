@@ -104,7 +104,7 @@ class Gateway(Duties):
         self._sink, self._identity = sink, Identity(spec)
         self._roster, self._urls = Roster(0, 0, 0.0, ()), frozenset()
         self._sweeper: TimerHandle | None = None
-        self._prober, self.meet = Prober(upstream), nobody
+        self._prober, self.meet, self._asked = Prober(upstream), nobody, set()
         self._truncations, self._truncation = 0, ("", "")
         self.url = ""
         """Where other gateways reach this one."""

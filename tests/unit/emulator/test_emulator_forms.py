@@ -156,6 +156,7 @@ def test_an_engine_with_a_key_answers_below_v1_to_who_shows_it_as_vllm_does(prof
             for shown in ("", "Bearer sk-one", "bearer sk-two", "Bearer sk-three", "Basic sk-one"):
                 told[path, shown] = (await client.ask(path, headers={"authorization": shown} if shown else None)).status
         refused = await client.ask("/v1/chat/completions", {"model": "tiny", "messages": []})
+        client.close()
         await engine.stop()
         return told, (refused.status, refused.json())
 

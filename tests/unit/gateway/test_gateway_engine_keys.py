@@ -198,6 +198,29 @@ def test_where_all_refuse_the_client_gets_our_503_and_not_the_engines_words(worl
     world(test, refuses, spec=keyed())
 
 
+def test_a_client_whose_words_a_filter_refuses_takes_no_engine_away(world):
+    """403 is a proxy's word for much; that it is the key's, an engine says of a request of ours too."""
+
+    async def filtered(seen, answer):
+        if b"forbidden words" in seen.body:
+            answer.json(403, {"error": "blocked"})
+        else:
+            await whole(seen, answer)
+
+    async def test(front):
+        show(front)
+        bad = {**CHAT, "messages": [{"role": "user", "content": "forbidden words"}]}
+        for _ in range(5):
+            answer = await front.ask(bad, SECRETS)
+            assert answer.status == 503
+        await front.sleep(1.0)
+        assert front.gateway.desk.pools["chat"].outliers.out == []
+        assert "engine_asks_key" not in front.sink.kinds()
+        assert (await front.ask(CHAT, SECRETS)).status == 200
+
+    world(test, filtered, filtered, spec=keyed())
+
+
 def test_what_needs_no_permit_is_asked_of_another_and_then_refused_in_our_words(world):
     async def test(front):
         show(front)

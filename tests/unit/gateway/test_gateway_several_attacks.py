@@ -62,7 +62,7 @@ def test_an_alias_that_the_other_gateway_does_not_know_yet_is_no_refusal():
     several(test, whole, models=(Model("llama"),))
 
 
-@pytest.mark.parametrize("status", [401, 404])
+@pytest.mark.parametrize("status", [400, 404])
 def test_what_an_engine_at_the_other_gateway_refuses_is_final(status):
     async def refuses(seen, answer):
         answer.json(status, {"error": {"message": "no", "type": "invalid_request_error", "param": None, "code": "its own"}})
