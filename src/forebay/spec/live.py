@@ -1,7 +1,7 @@
 """What of a configuration may change while Forebay runs, and what changed in the lists of attached engines.
 
-Teams, their keys, weights, tiers, promises and limits, the times of tiers, the gateway's bounds, models' aliases, and which engines
-a pool attaches. Lanes, pools and addresses of Forebay's own are made of the rest; whoever changes that starts anew.
+Teams, their keys, weights, tiers, promises and limits, the times and aliases of tiers, the gateway's bounds, models' aliases, and
+which engines a pool attaches. Lanes, pools and addresses of Forebay's own are made of the rest; whoever changes that starts anew.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def check_live(before: Spec, after: Spec) -> None:
     if fixed:
         raise BadInput(
             f"the configuration: found changes in {', '.join(fixed)}; allowed while Forebay runs: teams, limits, models' aliases, pools' "
-            "attach, and of tiers ttft, longest_wait, idle and total; undo those changes, or stop Forebay and start it again"
+            "attach, and of tiers ttft, longest_wait, idle, total and aliases; undo those changes, or stop Forebay and start it again"
         )
 
 
@@ -72,7 +72,7 @@ def _fixed_of(name: str, old: list[Pool | Tier | Model], new: list[Pool | Tier |
 def _bare(one: Pool | Tier | Model) -> Pool | Tier | Model:
     """Without what may change."""
     if isinstance(one, Tier):
-        return msgspec.structs.replace(one, **dict.fromkeys(_LIVE_OF_TIERS, 0.0))
+        return msgspec.structs.replace(one, aliases=(), **dict.fromkeys(_LIVE_OF_TIERS, 0.0))
     return _bare_pool(one) if isinstance(one, Pool) else msgspec.structs.replace(one, aliases=())
 
 
