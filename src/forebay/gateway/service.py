@@ -100,6 +100,7 @@ class Gateway(Duties):
         self.draining = False
         self._request_prefix = ids.fresh("req").encode()
         """Fresh for each gateway; a count makes it a request's."""
+        self.http.is_called(name, self._request_prefix)
         self._requests = 0
         self._sink, self._identity = sink, Identity(spec)
         self._roster, self._urls = Roster(0, 0, 0.0, ()), frozenset()
