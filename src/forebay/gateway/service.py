@@ -101,6 +101,7 @@ class Gateway(Duties):
         self.reloads, self.draining = Reloads(), False
         self._request_prefix, self._requests = ids.fresh("req").encode(), 0
         """Fresh for each gateway; a count makes it a request's."""
+        self.http.is_called(name, self._request_prefix)
         self._sink, self._identity = sink, Identity(spec)
         self._roster, self._urls = Roster(0, 0, 0.0, ()), frozenset()
         self._sweeper: TimerHandle | None = None
