@@ -86,9 +86,7 @@ class Gateway(Duties):
         self.clock = clock
         self.upstream = upstream
         self.chance = chance
-        self.limits = spec.limits
-        self.speed = clock.speed
-        self.name = name
+        self.limits, self.speed, self.name = spec.limits, clock.speed, name
         self.passed_heads, self.foreign_heads = PassedHeads(), PassedHeads(foreign=True)
         self.retries, self.latencies = RetryBudget(), Latencies()
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
