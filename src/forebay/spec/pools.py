@@ -189,13 +189,14 @@ def _check_prices(scaling: Got, built: Scaling, profile: Profile | None, problem
 
 
 def check_urls(pools: Mapping[str, Got], problems: Problems) -> None:
-    """Report an engine that is attached twice: its capacity would be counted twice."""
+    """Report an engine that is attached twice, be it by two names of this machine: its capacity would be counted twice."""
     seen: dict[str, str] = {}
     for got in pools.values():
         for item in got.get("attach", ()):
-            if item.value in seen:
-                problems.add(item.place, quoted(item.value), "each engine once", f"it is in {seen[item.value]} already")
-            seen.setdefault(item.value, item.place.path)
+            engine = item.value.replace("//localhost:", "//127.0.0.1:")
+            if engine in seen:
+                problems.add(item.place, quoted(item.value), "each engine once", f"it is in {seen[engine]} already")
+            seen.setdefault(engine, item.place.path)
 
 
 def check_adapters(root: Got, problems: Problems) -> None:
