@@ -18,6 +18,7 @@ TOLD = frozenset(
 ORDINARY = frozenset(
     {
         *("roster", "engine_started", "engine_adopted", "gateway_joined", "gateway_left", "gateway_drain", "gateway_drained"),
+        "connections_bounded",
         *("replica_requested", "replica_provisioning", "replica_loading", "replica_stopped"),
     }
 )

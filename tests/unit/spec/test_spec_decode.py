@@ -448,6 +448,9 @@ ENGINES: dict[str, tuple[str, str, str]] = {
     "no scheme": ("{attach: [h:1]}", "pools.c.attach[0]", "http://host:port"),
     "no url": ("{attach: []}", "pools.c.attach", "http://host:port"),
     "twice": ("{attach: [http://h:1, http://h:1/]}", "pools.c.attach[1]", "each engine once"),
+    "twice in two cases": ("{attach: [http://h:1, http://H:1]}", "pools.c.attach[1]", "each engine once"),
+    "twice with zeros": ("{attach: [http://h:8000, http://h:08000]}", "pools.c.attach[1]", "each engine once"),
+    "twice by name": ("{attach: [http://localhost:1, http://127.0.0.1:1]}", "pools.c.attach[1]", "each engine once"),
     "other count": ("{attach: [http://h:1], scaling: {max: 3}}", "pools.c.scaling.max", "1, the number of attached engines"),
     "ramp without cold start": ("{attach: [http://h:1], scaling: {ramp: 1/s/s}}", "pools.c.scaling.cold_start", "a duration"),
 }
