@@ -93,7 +93,7 @@ class Lane:
         if started:
             pace.tokens += cost
             pace.dispatches += 1
-        self.deadlines.remove(ticket.queued_seq)
+        self.deadlines.remove(ticket)
         ticket.queued_seq = 0
         self.waiting -= 1
         self.prompt_tokens -= ticket.prompt
