@@ -69,6 +69,9 @@ class ErrorReply(msgspec.Struct, frozen=True):
 RETRY_AFTER_OVERLOAD_S = 5.0
 BAD_HTTP = ErrorReply(400, "invalid_request_error", None, "This is not an HTTP/1.1 request.")
 HEAD_TOO_LARGE = ErrorReply(431, "invalid_request_error", None, "The request's headers are too large.")
+LOOPED = ErrorReply(
+    508, "server_error", "loop_detected", "This request came from this gateway: an address that is attached as an engine leads back here."
+)
 BODIES_FULL = ErrorReply(
     503, "service_unavailable", "overloaded", "Too many request bodies are held. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
 )

@@ -150,3 +150,16 @@ def rewritten(body: bytes, model: str | None, drop_tier: bool) -> bytes | ErrorR
     if drop_tier:
         fields.pop("service_tier", None)
     return _encode(fields)
+
+
+def with_tier(body: bytes, tier: str) -> bytes:
+    """An answer that says the ``tier`` that served it, where it leaves that open; all other values keep their bytes."""
+    try:
+        fields = _decode_fields(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return body
+    said = fields.get("service_tier")
+    if not fields or (said is not None and bytes(said) != b"null"):
+        return body
+    fields["service_tier"] = msgspec.Raw(_encode(tier))
+    return _encode(fields)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from forebay.gateway.desk import Desk
 from forebay.gateway.failures import Failures
 from forebay.gateway.holders import Holders
+from forebay.gateway.latencies import Latencies
 from forebay.gateway.lending import Lending
 from forebay.gateway.passed import PassedHeads
 from forebay.gateway.records import Records
@@ -32,6 +33,7 @@ class Context(ABC):
     lending: Lending | None
     """To relay workers; None: there are none."""
     holders: Holders
+    latencies: Latencies
     records: Records
     usage: UsageBook
 

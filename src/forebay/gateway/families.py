@@ -9,6 +9,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from forebay.admission.looks import TeamLoad
 from forebay.domain.reloads import Reloads
 from forebay.domain.usage import UsageKey
+from forebay.gateway.latencies import Took
+from forebay.gateway.latency_families import latency_families
 from forebay.gateway.lending import Lending
 from forebay.gateway.lending_families import lending_families
 from forebay.gateway.meters import TierMeter
@@ -61,6 +63,10 @@ class Gauges(Protocol):
 
     def retries_denied(self) -> int:
         """Second tries that were not made, as their budget was spent."""
+        ...
+
+    def took(self) -> Iterable[tuple[UsageKey, Took]]:
+        """What requests took that ended, by ``(team, model, tier, pool)``."""
         ...
 
     def records_dropped(self) -> int:
@@ -117,6 +123,7 @@ class GatewayCollector(Collector):
         yield from self._teams()
         yield from overflow_families(self._gauges.overflow())
         yield from usage_families(self._gauges.usage(), self._gauges.usage_kept())
+        yield from latency_families(self._gauges.took())
         yield from _reloads(self._gauges.reloads)
         if self._gauges.lending is not None:
             yield from lending_families(self._gauges.lending)

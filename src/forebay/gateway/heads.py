@@ -53,17 +53,23 @@ class HeadFacts:
         "hop_late",
         "hop_waited_s",
         "known_to",
+        "looped",
         "patience_s",
         "request_id",
     )
 
-    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, headers: list[tuple[bytes, bytes]], itself: bytes = b"") -> None:
+        """``itself``: what the gateway is called among the proxies on the way; empty: nothing."""
         own: dict[bytes, bytes] = {}
         self.patience_s = math.inf
         """Real seconds that the client waits for the first byte of an answer."""
+        self.looped = False
+        """It has been at this gateway before: an engine's address leads back here."""
         lines = []
         for raw_name, value in headers:
             name = raw_name.lower()
+            if name == b"via" and itself:
+                self.looped = self.looped or itself in value.replace(b",", b" ").split()
             if name in _PATIENCE_UNITS_S:
                 self.patience_s = min(self.patience_s, _patience_s(value, _PATIENCE_UNITS_S[name]))
             if name not in NOT_TO_ENGINES:
@@ -95,6 +101,8 @@ class HeadFacts:
         if connection not in _PLAIN_CONNECTION:
             named = {token.strip() for token in connection.split(b",")}
             lines = [line for line in lines if line[0] not in named]
+        if itself:
+            lines.append((b"via", b"1.1 " + itself))
         self.forwarded = b"".join([b"%b: %b\r\n" % line for line in lines])
         """The lines that go on to the engine: none of the hop's, none with a secret of ours."""
 

@@ -29,7 +29,7 @@ async def listen(gateway: Taker, listening: socket.socket | None, host: str, por
 
     clients = gateway.http
     server = HttpServer(clients.limits, handle, clients.peek, handle_large, None, clients.spread)
-    server.by_peer = True
+    server.by_peer, server.itself = True, clients.itself
     gateway.servers.append(server)
     if listening is None:
         return f"http://{host}:{await server.start(host, port)}"

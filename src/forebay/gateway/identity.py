@@ -4,11 +4,14 @@ Keys are kept and looked up as digests, so that neither a dump of the process no
 """
 
 import hashlib
+from typing import Final
 
 from forebay.gateway.answers import ErrorReply, bad_request
 from forebay.spec.types import Spec, Tier
 
 ANONYMOUS = "anonymous"
+FLEX: Final = "flex"
+"""OpenAI's value for what may wait."""
 _DEFAULTS = frozenset({"auto", "default", "scale", "priority", "standard_only"})
 """OpenAI's values, and Anthropic's, that ask for the usual or for more; more is never given, so both mean the key's own tier."""
 
@@ -39,6 +42,7 @@ class Identity:
         self._spec = spec
         self._tiers = sorted(spec.tiers, key=lambda tier: tier.rank)
         self._by_name = {tier.name: tier for tier in spec.tiers}
+        self._aliases = {alias: tier.name for tier in spec.tiers for alias in tier.aliases}
         self._callers: dict[bytes, Caller] = {}
         for team in spec.teams:
             for secret, tier in team.keys:
@@ -55,22 +59,30 @@ class Identity:
 
     def tier(self, caller: Caller, asked: str) -> Tier | ErrorReply:
         """The tier a request gets: ``asked`` where it lowers, the key's own where it would raise."""
+        asked, named = self._aliases.get(asked, asked), asked
         if asked in caller.allowed:
             return caller.allowed[asked]
         if asked in self._by_name and self._by_name[asked].rank < caller.tier.rank:
             return caller.tier
-        if asked == "flex":
+        if asked == FLEX:
             return max(caller.allowed.values(), key=lambda tier: tier.rank, default=caller.tier)
         if asked in _DEFAULTS:
             return caller.tier
-        names = ", ".join(caller.allowed)
-        return bad_request(f"service_tier {asked!r} is not one this key may use. Allowed: {names}, auto, default, flex.", "service_tier")
+        names = ", ".join([*caller.allowed, *(alias for alias, name in self._aliases.items() if name in caller.allowed)])
+        return bad_request(f"service_tier {named!r} is not one this key may use. Allowed: {names}, auto, default, flex.", "service_tier")
 
     def _caller(self, team: str, name: str, tiers: tuple[str, ...]) -> Caller:
         """Each tier as it is promised to this team, which may have a promise of its own."""
         tier = self._spec.tier(name, team)
         lower = [other.name for other in self._tiers if other.rank >= tier.rank and (not tiers or other.name in tiers)]
         return Caller(team, tier, {other: self._spec.tier(other, team) for other in (*lower, name)})
+
+
+def told_tier(asked: str, tier: Tier) -> str:
+    """What a client that asked for ``service_tier`` is told of the one that served it, in its own words where it got that."""
+    if asked == FLEX or asked == tier.name or asked in tier.aliases:
+        return asked
+    return "default" if asked in _DEFAULTS else tier.name
 
 
 def _digest(secret: bytes) -> bytes:

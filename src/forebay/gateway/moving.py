@@ -12,6 +12,7 @@ import msgspec
 
 from forebay.admission.effects import Refuse
 from forebay.admission.outcomes import Refusal
+from forebay.admission.spill import SpillAdmission
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.asking import NOTHING
@@ -23,6 +24,7 @@ from forebay.gateway.recovery import Recovery
 from forebay.gateway.request import LargeRequest
 from forebay.gateway.waits import Waits
 from forebay.ports.upstream import ASKS_KEY
+from forebay.spec.engine_keys import shown
 from forebay.spec.types import Tier
 
 DOUBTED_STATUSES: Final = frozenset({400, 413, 422})
@@ -105,7 +107,16 @@ class Moving(Recovery):
             if self._pool.peer:
                 said = f"The gateway that it was forwarded to answered {status}."
                 self._take_back()
-            self._try_elsewhere(said, blame=status not in DOUBTED_STATUSES if foreign else status not in {404, 429}, paid=status == 200)
+            blame = status not in DOUBTED_STATUSES if foreign else status not in {404, 429}
+            self._try_elsewhere(said, blame=blame, detail=self._key_refused(status), paid=status == 200)
+
+    def _key_refused(self, status: int) -> str:
+        """What the operator is told of a place that it is spilled to, and that refuses our key there."""
+        admission = self._pool.admission
+        if status not in ASKS_KEY or not isinstance(admission, SpillAdmission) or self._pool.peer:
+            return ""
+        name = admission.spill.key_env
+        return f"It refuses the key in {shown(name)}: set it anew and start again." if name else "It asks for a key: name it with key_env."
 
     def _flee(self, now_s: float) -> None:
         """A replica has failed it, and no other is in routing: not even to be refused by."""

@@ -10,7 +10,9 @@ from forebay.ports.upstream import ResponseHead
 
 LIMITS_LEFT = frozenset(b"x-ratelimit-%b-%b" % (what, of) for what in (b"limit", b"remaining", b"reset") for of in (b"requests", b"tokens"))
 NOT_TO_CLIENTS: Final = (
-    HOP_BY_HOP | LIMITS_LEFT | {b"content-length", b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica", b"x-request-id"}
+    HOP_BY_HOP
+    | LIMITS_LEFT
+    | {b"content-length", b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica", b"x-forebay-tier", b"x-request-id"}
 )
 """Framing, the request's id, where it was, and what is left of a limit are the gateway's own."""
 

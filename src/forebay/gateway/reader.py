@@ -6,11 +6,12 @@ changes what is understood. No socket, no clock: the connection feeds it, and se
 
 import re
 from collections.abc import Callable
+from urllib.parse import quote
 
 import httptools
 
 from forebay.gateway import bounds
-from forebay.gateway.answers import BAD_HTTP, BODIES_FULL, HEAD_TOO_LARGE, ErrorReply, body_too_large, too_much_framing
+from forebay.gateway.answers import BAD_HTTP, BODIES_FULL, HEAD_TOO_LARGE, LOOPED, ErrorReply, body_too_large, too_much_framing
 from forebay.gateway.chunks import BadChunk, Chunks
 from forebay.gateway.heads import HeadFacts, without_upgrade
 from forebay.gateway.request import LargeRequest, Peek, Request, hold, whole
@@ -33,6 +34,13 @@ class Intake:
         self.tick = 0
         self.clients_max = self.refused_max = bounds.CONNECTIONS_MAX
         """What the process has open files for: clients, and beside them those that are given time to read why they are refused."""
+
+        self.itself = b""
+        """What the gateway is called in the ``Via`` of what it sends on; empty: it says nothing there."""
+
+    def is_called(self, gateway: str, run: bytes) -> None:
+        """Name it in ``Via``, as no other process is."""
+        self.itself = b"forebay-%b-%b" % (quote(gateway, safe="").encode(), run)
 
     def clients_most(self) -> int:
         """So many connections are let in."""
@@ -88,7 +96,7 @@ class RequestReader:
         self._length = 0
         # Of the last request, and what they mean. A list of its own: the first head is read into the other one.
         self._known_headers: list[tuple[bytes, bytes]] = []
-        self._known = HeadFacts(self._known_headers)
+        self._known = HeadFacts(self._known_headers, intake.itself)
         self._fresh: Request | None = None  # whose head the parser has just ended
         self._request: Request | None = None  # whose body is being read
         self._large: LargeRequest | None = None  # the same, if it is one
@@ -247,11 +255,13 @@ class RequestReader:
         headers = self._headers
         self.repeats = headers == self._known_headers
         if not self.repeats:
-            self._known_headers, self._known = headers, HeadFacts(headers)
+            self._known_headers, self._known = headers, HeadFacts(headers, self._intake.itself)
         self._headers = []
         facts = self.facts = request.facts = self._known
         if len(headers) > bounds.HEADERS_MAX:
             self.refuse(HEAD_TOO_LARGE)
+        elif facts.looped:
+            self.refuse(LOOPED)
         elif facts.coding and (facts.coding != b"chunked" or not request.modern):
             self.refuse(BAD_HTTP)
         else:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Final
 
@@ -10,17 +10,25 @@ from forebay.admission.outcomes import Refusal, Shortage
 from forebay.domain.shape import Usage
 from forebay.domain.usage import How, UsageKey
 from forebay.gateway.answers import ErrorReply
+from forebay.gateway.body import choices_of, with_tier
 from forebay.gateway.call import CallState
+from forebay.gateway.context import Context
+from forebay.gateway.continuing import CHAT, PATH
 from forebay.gateway.desk import Desk
 from forebay.gateway.hop_counts import Count
+from forebay.gateway.identity import told_tier
+from forebay.gateway.latencies import ABSENT_S
 from forebay.gateway.leaving import SAMPLE_EVERY, Leaving
 from forebay.gateway.meters import Outcome, TierMeter
+from forebay.gateway.passed import passed_answer
 from forebay.gateway.records import WHY_CHARS_MAX, Ordinary, Place, Record, shown_way
 from forebay.ports.upstream import ResponseHead
 
 PLACES_MAX = 4096
-"""Pairs of pool and replica whose header lines are remembered."""
-_PLACE_NAMES = frozenset({b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica"})
+"""Triples of pool, replica and tier whose header lines are remembered."""
+_TIERED: Final = (CHAT, PATH)
+"""Endpoints whose answers have a ``service_tier`` of OpenAI's."""
+_PLACE_NAMES = frozenset({b"x-forebay-pool", b"x-forebay-queue-ms", b"x-forebay-replica", b"x-forebay-tier"})
 _STRANGE = frozenset({400, 401, 403, 404, 413, 503})
 _NO_FIELD = re.compile(rb"[^\x21-\x7e]")
 _HOW = {
@@ -43,9 +51,9 @@ _REFUSED_BY_ENGINE: Final = Outcome.REFUSED_BY_ENGINE
 
 
 @lru_cache(PLACES_MAX)
-def _lines(pool: str, replica: str, end: bytes = b"") -> bytes:
+def _lines(pool: str, replica: str, tier: str, end: bytes = b"") -> bytes:
     """The header lines that name them, and the beginning of the one after; all of that where ``end`` is its value."""
-    lines = [(b"x-forebay-pool", pool), (b"x-forebay-replica", replica)]
+    lines = [(b"x-forebay-pool", pool), (b"x-forebay-replica", replica), (b"x-forebay-tier", tier)]
     told = [b"%b: %b\r\n" % (name, _NO_FIELD.sub(b"?", value.encode())) for name, value in lines if value]
     return b"".join(told) + b"x-forebay-queue-ms: " + end
 
@@ -67,15 +75,17 @@ def refused_a_stranger(head: ResponseHead) -> bool:
 def _counted(
     meter: TierMeter,
     outcome: Outcome,
-    count: Callable[..., None],
+    context: Context,
     key: UsageKey,
     how: How,
     usage: Usage | None,
     queue_s: float,
     ended_s: float,
+    took: tuple[float, float, float, float],
 ) -> None:
     meter.ended(outcome, usage)
-    count(key, how, usage, queue_s, ended_s)
+    context.usage.count(key, how, usage, queue_s, ended_s)
+    context.latencies.observe(key, *took)
 
 
 class Recorded(CallState, ABC):
@@ -116,12 +126,29 @@ class Recorded(CallState, ABC):
         self._candidates = self._pool.admission.candidates(self.ticket)
 
     def _place(self) -> bytes:
-        """Header lines: its pool, the replica that answers, and the real milliseconds it waited before it was first sent."""
+        """Header lines: its pool, the replica that answers, its tier, and the real milliseconds it waited before it was first sent."""
         if self._pool.peer:
             return told_by_peer(self._pool.peer, self._answer)
         if not self._queue_s:
-            return _lines(self._pool.name, self._replica, b"0\r\n")
-        return b"%b%d\r\n" % (_lines(self._pool.name, self._replica), self._queue_s * 1000 / self._context.speed)
+            return _lines(self._pool.name, self._replica, self._tier.name, b"0\r\n")
+        return b"%b%d\r\n" % (_lines(self._pool.name, self._replica, self._tier.name), self._queue_s * 1000 / self._context.speed)
+
+    def _write_whole(self, body: bytes) -> None:
+        """All of an answer, with the tier that served it where its client named one, and its engine says nothing of that."""
+        asked = self._ask.service_tier
+        if asked is not None and self._passed.json and not (self._pool.peer or self._pool.foreign) and self._target.startswith(_TIERED):
+            body = with_tier(body, told_tier(asked, self._tier))
+        self._write_head(body, len(body), False)
+
+    def _write_head(self, first: bytes, length: int | None, chunked: bool) -> None:
+        """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
+        self._open = True
+        connection, context = self._connection, self._context
+        keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
+        more = self._place() + self.way
+        if context.desk.quotas:
+            more = context.desk.limits_left(self._team) + more
+        connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
 
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:
         """It was refused with ``reply``."""
@@ -142,11 +169,14 @@ class Recorded(CallState, ABC):
             how = _ENDED_WELL if outcome is _COMPLETED else _HOW[outcome]
             queue_s, ended_s = self._queue_s if self._wait_counted else now_s - self._arrived_s, now_s + records.wall_offset_s
             if (self._connection.by_peer or self._orphaned) and not self._abroad:
-                count = partial(_counted, self._meter, outcome, context.usage.count, key, how, usage, queue_s, ended_s)
+                took = self._took(outcome, usage, now_s)
+                count = partial(_counted, self._meter, outcome, context, key, how, usage, queue_s, ended_s, took)
                 self._count_once(how, reason, count)
             else:
                 self._meter.ended(outcome, usage)
                 context.usage.count(key, how, usage, queue_s, ended_s)
+                sent_s, ttft_s, token_s, total_s = self._took(outcome, usage, now_s)
+                context.latencies.observe(key, sent_s, ttft_s, token_s, total_s)
         if self._waited_for:
             known_as = self._team, self._request_id
             if records.waited.get(known_as) is self:
@@ -180,6 +210,21 @@ class Recorded(CallState, ABC):
         if slow or self._sampled:
             more = self._why or self._tried or self._continued
             records.leaving.add(one if not more else self._record("finished", outcome.value, usage, now_s), now_s, slow)
+
+    def _took(self, outcome: Outcome, usage: Usage | None, now_s: float) -> tuple[float, float, float, float]:
+        """What `Latencies.observe` is told of it. The last content came just before the end, so nothing is looked at per event."""
+        begun_s, first_s, arrived_s = self._begun_s, self._first_s, self._arrived_s
+        completed, token_s = outcome is _COMPLETED, ABSENT_S
+        if completed and first_s is not None and usage is not None:
+            tokens = usage.output_tokens // choices_of(self._ask)
+            if tokens > 1:
+                token_s = (now_s - first_s) / (tokens - 1)
+        return (
+            self._queue_s if self._wait_counted else ABSENT_S,
+            ABSENT_S if begun_s is None else begun_s - arrived_s,
+            token_s,
+            now_s - arrived_s if completed else ABSENT_S,
+        )
 
     @property
     def _continues(self) -> bool:

@@ -25,6 +25,8 @@ from forebay.ports.upstream import ASKS_KEY, End, ResponseHead
 
 RETRIES_MAX = 2
 """Tries after the first, each on a replica not tried before."""
+DONE_REAL_S: Final = 5.0
+"""An engine, or a proxy before it, that has said ``[DONE]`` has so long to end its response; its client waits for that."""
 APART_BYTES_MIN: Final = 64 * 1024
 """A body from this size on isn't copied behind its head to be sent."""
 HOSTS_MAX = 4096
@@ -348,6 +350,9 @@ class Recovery(Ending, ABC):
         if self._paused and silent:
             self._end(Outcome.CLIENT_SLOW, self._counted_usage(), abandon=True)
             self._connection.abort()
+        elif self._stream is not None and self._stream.done and now_s - self._progress_s > DONE_REAL_S * self._context.speed:
+            self._drop_exchange()
+            self.end(End.CUT, "")  # as if it had hung up: nothing is missing
         elif silent or now_s - self._sent_s > self._total_s:
             self._drop_exchange()
             if self._open:

@@ -21,7 +21,6 @@ from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.lent import LEND_EVENTS, LentCall
 from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.moving import FAILURES
-from forebay.gateway.passed import passed_answer
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import ENGINE_ASKS_KEY, over_limit_reply, refusal_reply
@@ -195,7 +194,7 @@ class Call(LentCall):
             if aborted:
                 self._try_elsewhere("The engine broke its answer off.")
             else:
-                self._write_head(body, len(body), False)
+                self._write_whole(body)
                 self._served(_COMPLETED, usage)
             return
         self.head(head)
@@ -362,7 +361,7 @@ class Call(LentCall):
         if aborted:
             self._try_elsewhere("The engine broke its answer off.")
             return
-        self._write_head(body, len(body), False)
+        self._write_whole(body)
         self._served(outcome, usage)
 
     def _served(self, outcome: Outcome, usage: Usage | None) -> None:
@@ -372,16 +371,6 @@ class Call(LentCall):
             desk.served(self._pool, self._replica, desk.now_s())
         self._end(outcome, usage)
         self._connection.finish(self._keep_alive)
-
-    def _write_head(self, first: bytes, length: int | None, chunked: bool) -> None:
-        """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
-        self._open = True
-        connection, context = self._connection, self._context
-        keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
-        more = self._place() + self.way
-        if context.desk.quotas:
-            more = context.desk.limits_left(self._team) + more
-        connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
 
     def _let_body_go(self) -> None:
         """The head is out: it is not sent again, and what is left of the answer may take long."""

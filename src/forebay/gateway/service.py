@@ -29,6 +29,7 @@ from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
+from forebay.gateway.latencies import Latencies
 from forebay.gateway.lending import Lending
 from forebay.gateway.light import Light
 from forebay.gateway.metering import Metering
@@ -85,11 +86,9 @@ class Gateway(Duties):
         self.clock = clock
         self.upstream = upstream
         self.chance = chance
-        self.limits = spec.limits
-        self.speed = clock.speed
-        self.name = name
+        self.limits, self.speed, self.name = spec.limits, clock.speed, name
         self.passed_heads, self.foreign_heads = PassedHeads(), PassedHeads(foreign=True)
-        self.retries = RetryBudget()
+        self.retries, self.latencies = RetryBudget(), Latencies()
         self.held_ids = HeldIds(HELD_IDS_BYTES_MAX)
         self.failures = Failures(clock, self._emit)
         self.desk = Desk(spec, clock, self._on_ejection)
@@ -98,9 +97,9 @@ class Gateway(Duties):
         long_context.join(spec, self.desk.pools)
         self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
         self.reloads, self.draining = Reloads(), False
-        self._request_prefix = ids.fresh("req").encode()
+        self._request_prefix, self._requests = ids.fresh("req").encode(), 0
         """Fresh for each gateway; a count makes it a request's."""
-        self._requests = 0
+        self.http.is_called(name, self._request_prefix)
         self._sink, self._identity = sink, Identity(spec)
         self._roster, self._urls = Roster(0, 0, 0.0, ()), frozenset()
         self._sweeper: TimerHandle | None = None
@@ -120,7 +119,7 @@ class Gateway(Duties):
         self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
-        self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries)
+        self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries, self.latencies)
         self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, self.desk, lambda: not self.draining)
 
     # -- life ---------------------------------------------------------------------------------------------------------

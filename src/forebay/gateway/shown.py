@@ -7,6 +7,7 @@ from forebay.domain.reloads import Reloads
 from forebay.domain.usage import UsageKey
 from forebay.gateway.desk import Desk
 from forebay.gateway.http import HttpServer
+from forebay.gateway.latencies import Latencies, Took
 from forebay.gateway.lending import Lending
 from forebay.gateway.metering import Metering
 from forebay.gateway.overflow import Look
@@ -27,6 +28,7 @@ class Shown:
         reloads: Reloads,
         lending: Lending | None,
         retries: RetryBudget,
+        latencies: Latencies,
     ) -> None:
         self.desk = desk
         self.servers = servers
@@ -35,6 +37,7 @@ class Shown:
         self.reloads = reloads
         self.lending = lending
         self._retries = retries
+        self._latencies = latencies
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
         """Waiting, by pool and tier."""
@@ -106,6 +109,10 @@ class Shown:
     def retries_denied(self) -> int:
         """As the budget of second tries was spent."""
         return self._retries.denied_total
+
+    def took(self) -> Iterable[tuple[UsageKey, Took]]:
+        """Requests that ended, by key."""
+        return self._latencies.rows()
 
     def records_dropped(self) -> int:
         """On their way into the history."""

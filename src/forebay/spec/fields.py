@@ -163,6 +163,11 @@ TIER = Record(
             "idle", duration(above=True, example="1m"), "Longest silence of an engine inside an answer.", "idle_s", default="`limits.idle`"
         ),
         Field("total", duration(above=True, example="1h"), "Longest answer.", "total_s", default="`limits.total`"),
+        Field(
+            "aliases",
+            ListOf(TIER_NAME, "a list of names"),
+            "Further values of a request's `service_tier` that mean it, such as OpenAI's `flex` and `priority`.",
+        ),
     ),
     Tier,
 )

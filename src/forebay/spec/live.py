@@ -1,8 +1,8 @@
 """What of a configuration may change while Forebay runs, and what changed in the lists of attached engines.
 
-Teams, their keys, weights, tiers, promises and limits, the times of tiers, the gateway's bounds, models' aliases, which engines
-a pool attaches, and where the keys of those stand. Lanes, pools and addresses of Forebay's own are made of the rest; whoever changes
-that starts anew. So does who takes away the last team: nobody is let in without a key by a file that changed.
+Teams, their keys, weights, tiers, promises and limits, the times and aliases of tiers, the gateway's bounds, models' aliases, which
+engines a pool attaches, and where the keys of those stand. Lanes, pools and addresses of Forebay's own are made of the rest; whoever
+changes that starts anew. So does who takes away the last team: nobody is let in without a key by a file that changed.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ def check_live(before: Spec, after: Spec) -> None:
     if fixed:
         raise BadInput(
             f"the configuration: found changes in {', '.join(fixed)}; allowed while Forebay runs: teams, limits, models' aliases, pools' "
-            "attach, key_env and key_file of engines that already run, and of tiers ttft, longest_wait, idle and total; undo those "
-            "changes, or stop Forebay and start it again"
+            "attach, key_env and key_file of engines that already run, and of tiers ttft, longest_wait, idle, total and aliases; undo "
+            "those changes, or stop Forebay and start it again"
         )
 
 
@@ -80,7 +80,7 @@ def _fixed_of(name: str, old: list[Pool | Tier | Model], new: list[Pool | Tier |
 def _bare(one: Pool | Tier | Model) -> Pool | Tier | Model:
     """Without what may change."""
     if isinstance(one, Tier):
-        return msgspec.structs.replace(one, **dict.fromkeys(_LIVE_OF_TIERS, 0.0))
+        return msgspec.structs.replace(one, aliases=(), **dict.fromkeys(_LIVE_OF_TIERS, 0.0))
     return _bare_pool(one) if isinstance(one, Pool) else msgspec.structs.replace(one, aliases=())
 
 

@@ -34,11 +34,13 @@ def build_tiers(root: Got, problems: Problems) -> tuple[Tier, ...]:
             if key not in got and got.good(key):
                 kind = next(field.kind for field in got.record.fields if field.key == key)
                 problems.add(got.at(key), "nothing", kind.words, "add it")
-        tier: Tier = msgspec.structs.replace(start, **got.filled())
+        aliases = tuple(item.value for item in got.get("aliases", ()))
+        tier: Tier = msgspec.structs.replace(start, aliases=aliases, **got.filled())
         if tier.rank in ranks and tier.rank >= 0 and got.good("rank"):
             problems.add(got.at("rank"), str(tier.rank), "a rank of its own", f"{ranks[tier.rank]} has it already")
         ranks.setdefault(tier.rank, name)
         tiers.append(tier)
+    _check_aliases(declared, problems)
     tiers.sort(key=lambda tier: tier.rank)
     shares = sum(tier.min_share for tier in tiers[1:])
     if shares > SHARES_MAX:
@@ -47,6 +49,16 @@ def build_tiers(root: Got, problems: Problems) -> tuple[Tier, ...]:
             least.at("min_share"), f"{shares:g} of all below the top tier", f"at most {SHARES_MAX:g} together", "the rest is the top tier's"
         )
     return tuple(tiers)
+
+
+def _check_aliases(declared: Mapping[str, Got], problems: Problems) -> None:
+    """Report a value of ``service_tier`` that means two tiers."""
+    owners = {name: f"tiers.{name}" for name in declared}
+    for name, got in declared.items():
+        for item in got.get("aliases", ()):
+            if item.value in owners:
+                problems.add(item.place, quoted(item.value), "a name that no other tier has", f"it already belongs to {owners[item.value]}")
+            owners.setdefault(item.value, f"tiers.{name}")
 
 
 def build_teams(root: Got, files: Mapping[str, Got], tiers: tuple[Tier, ...], problems: Problems) -> tuple[Team, ...]:

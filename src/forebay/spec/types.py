@@ -50,6 +50,8 @@ class Tier(msgspec.Struct, frozen=True):
     """Longest silence of an engine inside an answer; None: the gateway's ``limits``."""
     total_s: float | None = None
     """Longest answer; None: the gateway's ``limits``."""
+    aliases: tuple[str, ...] = ()
+    """Further values of a request's ``service_tier`` that mean it."""
 
 
 class TeamLimits(msgspec.Struct, frozen=True):

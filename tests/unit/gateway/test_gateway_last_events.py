@@ -5,6 +5,7 @@ import pytest
 from forebay.domain.shape import Usage
 from forebay.gateway.asking import Wants
 from forebay.gateway.emitted import Emitted
+from forebay.gateway.recovery import DONE_REAL_S
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ToldStream
 
@@ -86,3 +87,28 @@ def test_a_failure_after_the_finish_takes_nothing_from_the_client(world, after):
         assert sum(len(engine.seen) for engine in front.engines) == 1
 
     world(test, breaks, breaks)
+
+
+@pytest.mark.parametrize("finish", ["stop", None])
+def test_an_engine_that_says_done_and_never_ends_its_response_keeps_no_client(world, finish):
+    """A proxy before it that lost its last chunk, say: client and permit waited for the tier's longest silence, ten minutes."""
+
+    async def hangs(_, answer):
+        answer.stream()
+        answer.role()
+        answer.token("a")
+        answer.token("b", finish)
+        answer.chunk(DONE)
+        await answer.gone.wait()
+
+    async def test(front):
+        begun_s = front.clock.now_s()
+        answer = await front.ask(STREAM)
+        assert DONE_REAL_S < front.clock.now_s() - begun_s < DONE_REAL_S + 3
+        assert answer.complete
+        assert answer.events()[-1] == "[DONE]"
+        assert sum("error" in event for event in answer.events()) == 0
+        assert front.counts().completed == 1
+        assert front.permits == 0
+
+    world(test, hangs)

@@ -115,6 +115,18 @@ def test_whatever_a_place_does_wrong_the_request_waits_at_home_again_and_is_told
     play(test, once(hangs, answers), answers, place, spill=FAR)
 
 
+def test_of_a_place_that_refuses_our_key_the_operator_is_told_which_and_nobody_its_words():
+    async def test(world):
+        await world.begin("sk-europe-key")
+        await world.begin("sk-europe-key")
+        await world.sleep(25.0)
+        (said,) = [event.message for event in world.sink.events if event.kind == "engine_failed"]
+        assert said.endswith("The engine answered 401. It refuses the key in FAR_KEY: set it anew and start again.")
+        assert "sk-far" not in said
+
+    play(test, hangs, answers, knows_no_key, spill=FAR)
+
+
 def test_a_sibling_that_is_dead_does_not_make_an_error_of_a_wait():
     async def test(world):
         first = await world.begin("sk-both-key")

@@ -135,6 +135,7 @@ def test_the_engine_sees_the_body_as_it_came_and_only_harmless_headers(world):
             b"host": front.engines[0].url.removeprefix("http://").encode(),
             b"user-agent": b"test",
             b"traceparent": b"00-1-2-01",
+            b"via": b"1.1 " + front.gateway.http.itself,
             b"x-request-id": b"abc-1",
             b"content-length": str(len(body)).encode(),
         }

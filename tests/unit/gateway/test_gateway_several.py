@@ -63,6 +63,7 @@ def test_a_gateway_without_a_replica_forwards():
             "x-forebay-gateway": "b",
             "x-forebay-pool": "chat",
             "x-forebay-replica": "r0",
+            "x-forebay-tier": "interactive",
             "x-forebay-queue-ms": "0",
         }
         assert answer.headers["x-request-id"] == "mine"

@@ -110,6 +110,7 @@ def test_no_header_of_the_client_goes_to_other_people_and_none_of_theirs_comes_b
                 "x-request-id",
                 "x-forebay-pool",
                 "x-forebay-replica",
+                "x-forebay-tier",
                 "x-forebay-queue-ms",
                 "x-forebay-spilled",
             )

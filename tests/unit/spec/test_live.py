@@ -73,3 +73,9 @@ def test_a_pool_whose_engines_are_started_keeps_its_bounds():
     more = msgspec.structs.replace(pool, scaling=msgspec.structs.replace(pool.scaling, max_replicas=9))
     with pytest.raises(BadInput, match=r"pools.chat \(scaling\)"):
         check_live(before, msgspec.structs.replace(before, pools=(more,)))
+
+
+def test_the_aliases_of_a_tier_may_change():
+    before = listing(ONE)
+    tiers = (msgspec.structs.replace(before.tiers[0], aliases=("priority",)), *before.tiers[1:])
+    check_live(before, msgspec.structs.replace(before, tiers=tiers))

@@ -148,3 +148,19 @@ def test_shares_below_the_top_tier_are_bounded_together() -> None:
     (problem,) = caught.value.problems
     assert problem.path == "tiers.batch.min_share"
     assert "at most 0.5 together" in problem.allowed
+
+
+POOL = "pools: {chat: {attach: [http://127.0.0.1:9100]}}\n"
+
+
+def test_a_value_of_service_tier_means_one_tier() -> None:
+    tiers = "tiers: {interactive: {aliases: [priority, batch]}, standard: {aliases: [flex, priority]}, batch: {}}"
+    with pytest.raises(BadSpec) as caught:
+        decode(POOL + tiers, "forebay.yaml", {})
+    said = [(problem.path, problem.found) for problem in caught.value.problems]
+    assert said == [("tiers.interactive.aliases[1]", '"batch"'), ("tiers.standard.aliases[1]", '"priority"')]
+
+
+def test_aliases_of_tiers_are_read() -> None:
+    spec = decode(POOL + "tiers: {interactive: {}, batch: {aliases: [flex]}}", "forebay.yaml", {})
+    assert [tier.aliases for tier in spec.tiers] == [(), ("flex",)]
