@@ -58,7 +58,7 @@ class Lane:
         """When one came last that had to wait."""
         self.served_s = -math.inf
         """When it last got more replicas: what starts at that instant fills them."""
-        self._due: dict[int, int] = {}
+        self._due: dict[float, int] = {}
         """Requests that wait by the slot of their deadlines (`domain.due`); empty where nothing is told of them."""
         self._due_slot_s = slot_width_s(tier.longest_wait_s) if tier.preemptible else 0.0
         self.waiting = 0
@@ -136,7 +136,7 @@ class Lane:
             waiting=self.waiting,
             waiting_tokens=self.prompt_tokens + self.output_tokens,
             oldest_wait_s=max(0.0, now_s - self.oldest().arrived_s) if self.waiting else 0.0,
-            due=of_slots(self._due, self._due_slot_s, now_s) if self._due else (),
+            due=of_slots(self._due, now_s) if self._due else (),
         )
 
     def check(self) -> None:
@@ -149,15 +149,18 @@ class Lane:
         assert self.prompt_tokens == sum(ticket.prompt for ticket in live), f"{self.tier}: prompt tokens leaked"
         assert self.output_tokens == sum(ticket.output for ticket in live), f"{self.tier}: output tokens leaked"
         assert self.cost_tokens == sum(ticket.cost for ticket in live), f"{self.tier}: virtual tokens leaked"
-        slots = [slot_of(ticket.deadline_s, self._due_slot_s) for ticket in live] if self._due_slot_s else []
+        slots = [self._slot(ticket) for ticket in live] if self._due_slot_s else []
         assert self._due == {slot: slots.count(slot) for slot in set(slots)}, f"{self.tier}: deadlines leaked"
         self.order.check()
 
     def _count_due(self, ticket: Ticket, more: int) -> None:
         """``more`` wait with its deadline, which does not move meanwhile."""
-        slot = slot_of(ticket.deadline_s, self._due_slot_s)
+        slot = self._slot(ticket)
         count = self._due.get(slot, 0) + more
         if count:
             self._due[slot] = count
         else:
             del self._due[slot]
+
+    def _slot(self, ticket: Ticket) -> float:
+        return slot_of(ticket.deadline_s, ticket.deadline_s - ticket.queued_s, self._due_slot_s)

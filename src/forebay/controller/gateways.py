@@ -19,6 +19,8 @@ RATE_WINDOW_S = 30.0
 RATE_SPAN_S_MIN = 5.0
 ATTAINMENT_WINDOW_S = 300.0
 ATTAINMENT_SAMPLES_MIN = 20
+MISSED_SPAN_S_MIN = 30.0
+"""That none was late in less proves nothing."""
 SAMPLES_MAX = 1024
 GATEWAYS_MAX = 256
 FORGET_S = 900.0
@@ -246,6 +248,13 @@ class GatewayBook:
         if met + missed < ATTAINMENT_SAMPLES_MIN:
             return Unknown("few")
         return Known(met / (met + missed), now_s)
+
+    def ttft_missed(self, pool: str, now_s: float) -> Signal:
+        """How many of the last minutes' first contents came late; Unknown until that is of more than a moment."""
+        growth = self._growth(pool, now_s, ATTAINMENT_WINDOW_S)
+        if growth is None:
+            return self._silence()
+        return Known(growth[0][COUNTERS.index("ttft_missed")], now_s) if growth[1] >= MISSED_SPAN_S_MIN else Unknown("short")
 
     def waiting_tokens(self, pool: str, gateway: str) -> int:
         """Tokens that wait in the lanes of ``pool`` at one gateway, by its last words."""

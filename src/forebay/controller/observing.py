@@ -64,6 +64,7 @@ def observation(
         history=facts.history,
         memory=facts.memory,
         preemptible_due=book.preemptible_due(pool, now_s),
+        ttft_missed=book.ttft_missed(pool, now_s),
     )
 
 

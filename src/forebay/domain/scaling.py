@@ -120,6 +120,9 @@ class Observation(msgspec.Struct, frozen=True):
     preemptible_due: tuple[Due, ...] = ()
     """Of the requests of preemptible tiers that wait in lanes, over all gateways: how many must have been started by when, the soonest
     first. Of a silent gateway it is what it said last: that the load is not known is told by the signals."""
+    ttft_missed: Signal = Unknown()
+    """How many first contents of the minutes of ``ttft_attainment`` came late: where too few came for a fraction, that none was late is
+    known all the same."""
 
 
 class TermKind(StrEnum):

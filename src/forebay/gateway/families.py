@@ -26,7 +26,7 @@ class Gauges(Protocol):
     """What is true now, read when asked."""
 
     def lanes(self) -> Iterable[tuple[str, str, int, int]]:
-        """``(pool, tier, waiting requests, waiting tokens)``."""
+        """``(pool, tier, waiting requests, waiting tokens)``, each pool's tiers by rank."""
         ...
 
     def replicas(self) -> Iterable[tuple[str, str, int, int]]:
@@ -188,13 +188,17 @@ class GatewayCollector(Collector):
         tokens = GaugeMetricFamily("forebay_waiting_tokens", "Tokens in the lane.", labels=["pool", "tier"])
         permits = GaugeMetricFamily("forebay_permits", "Requests in flight on the replica.", labels=["pool", "replica"])
         kv_tokens = GaugeMetricFamily("forebay_inflight_kv_tokens", "KV tokens they hold, as admission counts.", labels=["pool", "replica"])
+        place = GaugeMetricFamily("forebay_tier_place", "Place of the tier among the pool's; 0 goes first.", labels=["pool", "tier"])
+        seen: dict[str, int] = {}
         for pool, tier, count, held in self._gauges.lanes():
             waiting.add_metric([pool, tier], count)
             tokens.add_metric([pool, tier], held)
+            place.add_metric([pool, tier], seen.setdefault(pool, 0))
+            seen[pool] += 1
         for pool, replica, count, held in self._gauges.replicas():
             permits.add_metric([pool, replica], count)
             kv_tokens.add_metric([pool, replica], held)
-        yield from (waiting, tokens, permits, kv_tokens)
+        yield from (waiting, tokens, place, permits, kv_tokens)
         out = GaugeMetricFamily("forebay_ejected_replicas", "Replicas out of routing as outliers.", labels=["pool"])
         ejections = CounterMetricFamily("forebay_ejections", "Replicas ejected as outliers.", labels=["pool"])
         for pool, replicas, total in self._gauges.ejected():

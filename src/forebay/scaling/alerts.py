@@ -39,9 +39,8 @@ def raised(
     if unknown and (blind := {key: since_s for key, since_s in unknown.items() if now_s - since_s >= settings.unknown_alert_s}):
         since_s = min(blind.values()) + settings.unknown_alert_s
         found.append(Alert(AlertKind.SIGNALS_UNKNOWN, pool, _unknown(sight, sorted(key for key in blind if key)), since_s))
-    if memory.breach.since_s is not None and now_s - memory.breach.since_s >= BREACH_FOR_S:
-        seen = f"{sight.attainment:.1%} of first tokens in time" if sight.attainment is not None else "first tokens late when last seen"
-        message = f"{seen}, promised are {slo.attainment:.1%}"
+    if memory.breach.since_s is not None and now_s - memory.breach.since_s >= BREACH_FOR_S and not sight.unheard:
+        message = f"{_late(sight)}, promised are {slo.attainment:.1%}"
         found.append(Alert(AlertKind.SLO_BREACH, pool, message, memory.breach.since_s + BREACH_FOR_S))
     if exhausted:
         since_s = memory.exhausted_since_s if memory.exhausted_since_s is not None else now_s
@@ -52,6 +51,12 @@ def raised(
         since_s = memory.asked_since_s if memory.asked_since_s is not None else now_s
         found.append(Alert(AlertKind.APPROVAL_WANTED, pool, f"held at {asks.replicas}: {asks.because}", since_s))
     return tuple(found + _failed(pool, sight)) if sight.failed else tuple(found)
+
+
+def _late(sight: Sight) -> str:
+    if sight.attainment is not None:
+        return f"{sight.attainment:.1%} of first tokens in time"
+    return "first tokens late when last seen" if sight.late is None else f"{sight.late:.0f} first tokens late, too few for a share"
 
 
 def _failed(pool: str, sight: Sight) -> list[Alert]:

@@ -132,7 +132,7 @@ class QueueFirst:
         waiting = held(memory.waiting, too_long(sight, self._settings), now_s, elapsed_s, unseen_s)
         if rose and waiting.since_s is not None:
             waiting = Held(now_s, waiting.blind)
-        breach = None if sight.attainment is None else sight.attainment < self._slo.attainment
+        breach = sight.attainment < self._slo.attainment if sight.attainment is not None else False if sight.late == 0 else None
         silent = [key[: memories.ID_CHARACTERS_MAX] for key in sight.silent[: memories.UNKNOWN_IDS_MAX - 1]]
         blind = [*silent, ""] if sight.missing else silent
         return msgspec.structs.replace(

@@ -11,12 +11,14 @@ import msgspec
 
 from forebay.domain.replica import PENDING_STATES, ReplicaState
 from forebay.domain.scaling import Observation, ReplicaObservation
-from forebay.domain.signal import Known, Signal
+from forebay.domain.signal import Known, Signal, Unknown
 from forebay.scaling.capacity import REPLICAS_MAX
 from forebay.spec.types import Scaling
 
 SIGNAL_AGE_S_MAX = 60.0
 """An older reading is Unknown, whatever the driver thought of it; or five intervals, where those are longer."""
+UNHEARD = frozenset({"no_gateway", "short"})
+"""Why a signal of gateways is Unknown where none has spoken, or none for long."""
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -56,6 +58,10 @@ class Sight(msgspec.Struct, frozen=True):
     """Of ``waiting``, what waits inside ready engines, where no tier goes first."""
     failed: tuple[tuple[float, str], ...] = ()
     """World time since when each failed replica has been so, and its id; longest first."""
+    late: float | None = None
+    """First tokens that were late in the minutes of ``attainment``."""
+    unheard: bool = False
+    """No gateway has told yet how first tokens came: what is remembered of them is of another life."""
 
     @property
     def known(self) -> bool:
@@ -95,8 +101,9 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         observation.arrival_output_tokens_per_s,
         observation.ttft_attainment,
         observation.itl_attainment,
+        observation.ttft_missed,
     )
-    lanes, arrival, prompt, output, attainment, itl_attainment = _values(of_pool, now_s, age_s_max)
+    lanes, arrival, prompt, output, attainment, itl_attainment, late = _values(of_pool, now_s, age_s_max)
     cold = observation.cold_start_s.value if isinstance(observation.cold_start_s, Known) else math.nan
     measured_s = float(round(min(cold, 1e7))) if math.isfinite(cold) and cold >= 0 else None
     return Sight(
@@ -121,6 +128,8 @@ def look(observation: Observation, settings: Scaling) -> Sight:
         arriving_s=_arriving_s(pending, now_s) if pending else (),
         in_engines=min(1e12, in_engines),
         failed=_failed(others) if others else (),
+        late=late,
+        unheard=isinstance(missed := observation.ttft_missed, Unknown) and missed.why in UNHEARD,
     )
 
 

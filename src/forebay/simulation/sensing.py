@@ -33,6 +33,7 @@ RATE_WINDOW_S = 30.0
 RATE_SPAN_S_MIN = 5.0
 ATTAINMENT_WINDOW_S = 300.0
 ATTAINMENT_SAMPLES_MIN = 20
+MISSED_SPAN_S_MIN = 30.0
 OVERDUE_FACTOR = 1.5
 OVERDUE_S_MIN = 30.0
 SAMPLES_MAX = 1024
@@ -60,6 +61,7 @@ class Told(NamedTuple):
     ttft_p95_s: Signal
     itl_p95_s: Signal
     itl_attainment: Signal
+    ttft_missed: Signal
 
 
 class Counts(NamedTuple):
@@ -209,6 +211,7 @@ class Senses:
             facts.warm,
             facts.warm_start_s,
             gathered((max(0.0, at_s - facts.now_s), requests) for at_s, requests in due) if due else (),
+            told.ttft_missed,
         )
 
     def _due(self) -> tuple[tuple[float, int], ...]:
@@ -279,6 +282,7 @@ class Senses:
             _quantile(snapshot.ttft_p95_s, at_s),
             _quantile(snapshot.itl_p95_s, at_s),
             _attained(now.itl_met - long.itl_met, now.itl_missed - long.itl_missed, at_s),
+            Known(float(now.ttft_missed - long.ttft_missed), at_s) if at_s - samples[0][0] >= MISSED_SPAN_S_MIN else Unknown("short"),
         )
 
     def _spoilt(self, number: int, seen: ReplicaReadings, snapshot: Snapshot, active: Active) -> Signals:

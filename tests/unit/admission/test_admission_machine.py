@@ -504,6 +504,19 @@ def test_displacing_one_that_was_preempted_lets_nobody_in() -> None:
     pool.check()
 
 
+def test_batch_of_a_client_that_waits_ten_minutes_is_not_due_as_it_comes() -> None:
+    """Slots of two hours told an SDK's default of 600 s as due in 0 s: no start of a replica would have been in time for it."""
+    for now_s in (0.0, 7_000.0, 7_250.0):
+        pool = machine("a")
+        pool.arrive(1, "batch", "t", SHORT, now_s)
+        pool.arrive(2, "batch", "t", SHORT, now_s, patience_s=600.0)
+        pool.arrive(3, "batch", "t", SHORT, now_s)
+        soon, late = pool.load(now_s)[0][2].due
+        assert (soon.requests, 540.0 <= soon.in_s <= 600.0) == (1, True)
+        assert (late.requests, 79_200.0 <= late.in_s <= 86_400.0) == (1, True)
+        pool.check()
+
+
 def test_load_tells_until_when_what_waits_of_a_preemptible_tier_must_have_begun() -> None:
     """Batch may wait for a day: slots of two hours. Whoever is sent away keeps what was left of its day, and what its client gave it."""
     pool = machine("a")

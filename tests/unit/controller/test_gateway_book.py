@@ -122,6 +122,18 @@ def test_attainment_needs_enough_to_mean_something(book):
     assert book.attainment("chat", 6.0) == Known(0.75, 6.0)
 
 
+def test_that_none_was_late_is_known_though_too_few_came_to_tell_a_share(book):
+    """So a breach is over when what was late has left the window, asked or not."""
+    assert GatewayBook(LEASE_S).ttft_missed("chat", 0.0) == Unknown("no_gateway")
+    book.snapshot(snapshot(), 0.0)
+    assert book.ttft_missed("chat", 0.0) == Unknown("short"), "of a moment, as after a start"
+    book.snapshot(snapshot(met=2, missed=3, at_s=40.0), 40.0)
+    assert book.ttft_missed("chat", 40.0) == Known(3.0, 40.0)
+    for at_s in (100.0, 200.0, 340.0, 345.0):
+        book.snapshot(snapshot(met=2, missed=3, at_s=at_s), at_s)
+    assert (book.ttft_missed("chat", 345.0), book.attainment("chat", 345.0)) == (Known(0.0, 345.0), Unknown("few"))
+
+
 def test_what_runs_is_summed_net_of_preemptible_tiers_and_not_known_while_a_gateway_is_silent(book):
     def running(gateway, *rows):
         load = PoolLoad("chat", (), tuple(ReplicaLoad(f"r{number}", *row) for number, row in enumerate(rows)), ())

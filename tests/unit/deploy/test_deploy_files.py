@@ -10,6 +10,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from forebay.adapters.upstream import HttpUpstream
+from forebay.admission.outcomes import Refusal
 from forebay.app import wiring
 from forebay.app.config import decode
 from forebay.controller.reports import Reports
@@ -38,13 +39,17 @@ class NoSignals:
 
 
 async def exported():
-    spec = decode(SPEC, "forebay.yaml", PROFILES)
+    return set(re.findall(r"^# TYPE (\S+)", await exported_page(SPEC), re.MULTILINE))
+
+
+async def exported_page(text):
+    spec = decode(text, "forebay.yaml", PROFILES)
     clock, sink, store = LoopClock(), ListSink(), SturdyStore(MemoryStore(), lambda kind, message: None)
     gateway = Gateway(spec, clock, CountingIds(), HttpUpstream(), random.Random(1), sink, "g")
     controller = wiring.build_controller(spec, clock, NoFleet(), NoSignals(), store, sink)
     pages = generate_latest(gateway._pages._registry) + generate_latest(Reports(controller, store, clock).registry)
     await gateway.close()
-    return set(re.findall(r"^# TYPE (\S+)", pages.decode(), re.MULTILINE))
+    return pages.decode()
 
 
 @pytest.mark.parametrize("file", ["alerts.yml", "recording.yml"])
@@ -66,6 +71,25 @@ def test_the_page_of_metrics_has_each_that_is_exported_and_no_other():
     workers = {family.name for family in lending_families(none)}
     names = {name.removesuffix("_total") for name in run(exported)} | workers
     assert {name.removesuffix("_total") for name in listed} == names
+
+
+def test_no_rule_goes_by_the_name_of_a_tier_and_none_pages_for_a_team_at_its_own_limit():
+    """A page went out for a team that was refused at its limit; where tiers are called otherwise, none ever did."""
+    rules = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+    assert [rule["alert"] for rule in rules if 'tier="' in rule["expr"]] == []
+    shedding = [rule["expr"] for rule in rules if "forebay_shed_total" in rule["expr"]]
+    assert shedding
+    for expression in shedding:
+        left_out = re.search(r'reason!~"([a-z_|]+)"', expression)[1].split("|")
+        assert {"over_limit", "never_fits"} == set(left_out) < {reason.value for reason in Refusal}
+        assert "forebay_tier_place == 0" in expression
+
+
+def test_the_tier_that_goes_first_is_told_whatever_it_is_called():
+    spec = SPEC + "\ntiers: {gold: {rank: 0, ttft: 1s, longest_wait: 30s}, lead: {rank: 1, ttft: 1m, longest_wait: 1h, preemptible: true}}"
+    page = run(lambda: exported_page(spec))
+    assert 'forebay_tier_place{pool="chat",tier="gold"} 0.0' in page
+    assert 'forebay_tier_place{pool="chat",tier="lead"} 1.0' in page
 
 
 def test_every_rule_says_who_is_woken_and_why():

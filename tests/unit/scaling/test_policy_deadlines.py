@@ -116,10 +116,29 @@ def test_a_silent_gateway_lets_nothing_go_that_its_deadlines_hold(full):
 def test_deadlines_are_told_in_few_slots_and_never_too_late():
     width_s = slot_width_s(1200.0)
     assert width_s == 100.0
-    assert of_slots({12: 3, 11: 2, 10: 1}, width_s, 1050.0) == (Due(0.0, 1), Due(50.0, 2), Due(150.0, 3))
-    assert slot_of(float("inf"), width_s) == 10_000_000_000
+    assert [slot_of(at_s, 1200.0, width_s) for at_s in (1299.0, 1200.0, 1199.0)] == [1200.0, 1200.0, 1100.0]
+    assert of_slots({1200.0: 3, 1100.0: 2, 1000.0: 1}, 1050.0) == (Due(0.0, 1), Due(50.0, 2), Due(150.0, 3))
+    assert slot_of(float("inf"), 1200.0, width_s) == 1e12
     assert (slot_width_s(float("inf")), slot_width_s(0.0)) == (0.0, 0.0)
-    many = gathered((float(40 - number), 1) for number in range(40))
-    assert len(many) <= DUE_SLOTS_MAX
-    assert many[0] == Due(1.0, 3)
-    assert sum(due.requests for due in many) == 40
+
+
+def test_the_deadline_of_a_client_in_a_hurry_is_told_in_slots_of_its_own():
+    """Of a tier that may wait for a day, what an SDK waits ten minutes for was due at once: no start would be in time, ever."""
+    width_s = slot_width_s(86_400.0)
+    for now_s in (0.0, 7_000.0, 1e6 + 1):
+        for left_s in (12.0, 40.0, 600.0, 3_600.0, 86_400.0):
+            told_s = slot_of(now_s + left_s, left_s, width_s) - now_s
+            assert left_s * (11 / 12) - 1e-3 <= told_s <= left_s
+        assert slot_of(now_s + 2.0, 2.0, width_s) - now_s > 2.0 - 1.0, "of hardly anything the narrowest slot may take half"
+
+
+def test_what_is_told_together_is_near_to_each_other_for_how_far_it_is():
+    """Few slots are near and fine, and few far and wide: what has a day is not due as soon as what has ten minutes."""
+    mixed = [(float(in_s), 1) for in_s in (*range(20, 600, 15), *range(7_200, 93_600, 7_200))]
+    told = gathered(reversed(mixed))
+    assert DUE_SLOTS_MAX / 2 < len(told) <= DUE_SLOTS_MAX < len(mixed)
+    assert sum(due.requests for due in told) == len(mixed)
+    for in_s, _ in mixed:
+        assert max(due.in_s for due in told if due.in_s <= in_s) > 0.8 * in_s
+    assert gathered([(0.0, 5), *mixed])[0] == Due(0.0, 5), "what is due now stands alone"
+    assert len(gathered((float(number), 1) for number in range(5_000))) <= DUE_SLOTS_MAX

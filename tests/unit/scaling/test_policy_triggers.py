@@ -213,3 +213,31 @@ def test_a_pool_of_which_every_engine_is_gone_says_so_though_nobody_asks(make_po
     assert (one[AlertKind.REPLICAS_FAILED].message, one[AlertKind.REPLICAS_FAILED].since_s) == ("1 of 2 failed: chat-0", 60.0)
     assert set(one) == {AlertKind.REPLICAS_FAILED}
     assert {AlertKind.REPLICAS_FAILED, AlertKind.NO_REPLICAS} <= set(at(70.0, failed, failed)), "who was told of one hears of the last one"
+
+
+def test_a_broken_promise_is_over_once_nothing_late_is_left_in_the_minutes_looked_at(make_pool):
+    """A burst of five seconds was told of as a breach for as long as nobody asked: eight minutes, and over a restart."""
+    pool = make_pool()
+
+    def told(now_s, attainment, missed):
+        decision = pool.at(now_s, ttft_attainment=attainment, ttft_missed=missed)
+        return [alert.message for alert in decision.alerts if alert.kind is AlertKind.SLO_BREACH]
+
+    for now_s in (0.0, 30.0, 60.0):
+        before = told(now_s, Known(0.5, now_s), Known(60.0, now_s))
+    assert before == ["50.0% of first tokens in time, promised are 99.0%"]
+    assert told(300.0, Unknown("few"), Known(5.0, 300.0)) == ["5 first tokens late, too few for a share, promised are 99.0%"]
+    assert told(310.0, Unknown("gateway_lost"), Unknown("gateway_lost")) == ["first tokens late when last seen, promised are 99.0%"]
+    assert told(320.0, Unknown("few"), Known(0.0, 320.0)) == []
+    assert told(330.0, Unknown("gateway_lost"), Unknown("gateway_lost")) == []
+
+
+def test_a_breach_of_an_earlier_life_is_not_told_before_somebody_has_seen_it_in_this_one(make_pool):
+    pool = make_pool()
+    for now_s in (0.0, 30.0, 60.0):
+        pool.at(now_s, ttft_attainment=Known(0.5, now_s), ttft_missed=Known(60.0, now_s))
+    for why in ("no_gateway", "short"):
+        decision = pool.at(70.0, ttft_attainment=Unknown(why), ttft_missed=Unknown(why))
+        assert AlertKind.SLO_BREACH not in [alert.kind for alert in decision.alerts]
+    still = pool.at(80.0, ttft_attainment=Known(0.5, 80.0), ttft_missed=Known(60.0, 80.0))
+    assert AlertKind.SLO_BREACH in [alert.kind for alert in still.alerts], "it goes on, and its minute need not be waited for again"
