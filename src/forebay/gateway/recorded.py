@@ -163,10 +163,10 @@ class Recorded(CallState, ABC):
         """It has ended: counted, and noted."""
         context, pool, model = self._context, self._home if self._orphaned or self._abroad else self._pool, self._ask.model
         records = context.records
-        took = _NO_USAGE if usage is None and outcome is _REFUSED_BY_ENGINE else usage
-        if took is not None and self._demanded is not None:
+        spent = _NO_USAGE if usage is None and outcome is _REFUSED_BY_ENGINE else usage
+        if spent is not None and self._demanded is not None:
             meter, prompt_tokens, output_tokens = self._demanded
-            meter.settled(took, prompt_tokens, output_tokens, self._arrived_s + records.wall_offset_s)
+            meter.settled(spent, prompt_tokens, output_tokens, self._arrived_s + records.wall_offset_s)
         if pool.peer or self._continues:  # it is counted where it was answered, or began
             self._meter.ended(outcome, usage)
         else:
