@@ -19,6 +19,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     problem: str
     gateway: str = ""
     """Where there may be several: the one that it is leased to."""
+    ejected: bool = False
+    """Its gateway gives it no requests, whatever ``state`` says: that is of who runs it."""
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
