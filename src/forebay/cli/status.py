@@ -102,7 +102,7 @@ def _row(pool: PoolStatus) -> list[str]:
     states = ", ".join(f"{counts[state]} {state}" for state in STATE_ORDER if counts[state] > 0)
     return [
         f"{pool.pool}\n[dim]{escape(pool.model)}[/dim]",
-        str(pool.desired),
+        str(pool.desired) + (f"\n[dim]needs {pool.needed}[/dim]" if pool.needed is not None else ""),
         states or "none",
         _number(pool, "lanes_waiting", pool.waiting, "{:.0f}") + (f" + {pool.waiting_in_engines:.0f}†" if pool.waiting_in_engines else ""),
         _number(pool, "arrival_per_s", pool.arrival_per_min, "{:.0f}"),

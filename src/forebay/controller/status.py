@@ -50,6 +50,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     """In lanes too, beside ``waiting``."""
     unserved: dict[str, int] | None = None
     """Requests of the last 5 min by what became of them (``arrived``, ``shed``, ``failed``, ``truncated``), preemptible tiers left out."""
+    needed: int | None = None
+    """Where a cap binds, and so of attached engines: what ``desired`` would be without it."""
 
 
 class Status(msgspec.Struct, frozen=True):

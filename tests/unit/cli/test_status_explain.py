@@ -69,6 +69,12 @@ def test_a_replica_that_its_gateway_has_ejected_is_not_called_ready():
     assert [text.count(state) for state in ("ready", "ejected", "failed")] == [2, 2, 2]
 
 
+def test_what_a_capped_pool_would_need_stands_beside_what_is_wanted():
+    capped = msgspec.structs.replace(POOL, desired=3, needed=12)
+    assert "needs 12" in shown(status.render(msgspec.structs.replace(STATUS, pools=(capped,))))
+    assert "needs" not in shown(status.render(STATUS))
+
+
 def test_an_unknown_price_is_a_dash_and_a_known_cost_has_its_column():
     assert "4.50" in shown(status.render(STATUS))
     free = shown(status.render(msgspec.structs.replace(STATUS, pools=(msgspec.structs.replace(POOL, cost_usd=None, unknown={}),))))
