@@ -106,7 +106,9 @@ class QueueFirst:
             terms=terms,
             posture=posture,
             posture_because=because,
-            alerts=alerts.raised(observation.pool, sight, memory, settings, self._slo, exhausted, binding if asked else None),
+            alerts=alerts.raised(
+                observation.pool, sight, memory, settings, self._slo, exhausted, binding if asked else None, reasons.wanted
+            ),
             look_again_at_s=sight.now_s + settings.interval_s,
             memory=self._dumped(memory, remembered),
             warm=warm_nodes,
@@ -292,7 +294,9 @@ class QueueFirst:
         trigger = TermKind.TRIGGER
         pulled = max([term.replicas for term in reasons.terms if term.kind is trigger], default=0)
         if pulled > cap.replicas:
-            return f"{pulled} replicas are wanted and {cap.replicas} is the most allowed" + ("" if cap.name == "max" else f" ({cap.name})")
+            return f"{reasons.wanted} replicas are wanted and {cap.replicas} is the most allowed" + (
+                "" if cap.name == "max" else f" ({cap.name})"
+            )
         if alerts.starved(sight):
             return f"all {sight.overdue} starts under way are overdue: no hardware comes"
         return ""
@@ -323,9 +327,11 @@ def _bound(reasons: Reasons, sight: Sight) -> tuple[tuple[Term, ...], Term]:
     else:
         index = [term.replicas for term in terms].index(reasons.wanted)
     cap = caps.lowest(reasons.caps)
-    if terms[index].replicas > cap.replicas:
-        index = len(terms) + reasons.caps.index(cap)
     terms.extend(reasons.caps)
+    if terms[index].replicas > cap.replicas:
+        because = f"{cap.because}; {terms[index].replicas} would be needed ({terms[index].name})"
+        index = len(terms) - len(reasons.caps) + reasons.caps.index(cap)
+        terms[index] = msgspec.structs.replace(cap, because=because)
     terms[index] = msgspec.structs.replace(terms[index], binding=True)
     return tuple(terms), terms[index]
 
