@@ -142,6 +142,7 @@ class Reports:
             waiting_in_engines=_sum([each.waiting for each in seen.replicas if each.state is ReplicaState.READY] if seen else []),
             waiting_preemptible=self._controller.book.preemptible_waiting(ward.pool.name, now_s),
             unserved=self._controller.book.unserved(ward.pool.name, now_s),
+            kv_differs=self._controller.kv_told.differs(ward.pool.name),
         )
 
     def _replica(self, ward: Ward, replica: str, now_s: float) -> ReplicaStatus:

@@ -48,6 +48,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     """In lanes too, beside ``waiting``."""
     unserved: dict[str, int] | None = None
     """Requests of the last 5 min by what became of them (``arrived``, ``shed``, ``failed``, ``truncated``), preemptible tiers left out."""
+    kv_differs: tuple[str, ...] = ()
+    """Replicas that hold other KV than the profile says, in words."""
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -125,6 +125,12 @@ PROFILE = Record(
         Field("hardware", Text("text", example="H100"), "The device it was measured on.", "hardware"),
         Field("gpus", Whole(1, 1024, 1), "GPUs of one replica.", "gpus"),
         Field("step", STEP, STEP.doc),
+        Field(
+            "not_measured",
+            ListOf(Choice(tuple(field.key for field in STEP.fields)), "a list of keys of `step`", most=len(STEP.fields)),
+            "Of `step`, what measurements could not tell (`forebay calibrate` writes it): whatever is sized by it says so.",
+            default="what the base says so of and this one does not set",
+        ),
         Field("spread", SPREAD, SPREAD.doc, default="none: steps take exactly what the law says"),
         Field("warm_up", WARM_UP, WARM_UP.doc, default="none: the first steps are like all others"),
         Field("sequences", Whole(1, 100_000, 256), "Most sequences at once (vLLM: max_num_seqs).", "sequences_max"),
