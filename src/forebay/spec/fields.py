@@ -322,6 +322,13 @@ GATEWAY = Record(
         Field("listen", formats.LISTEN, "Port 0 takes a free one.", "gateway"),
         Field("tls", TLS, TLS.doc, default="plain HTTP"),
         Field("count", Whole(1, 16, 2), "Processes of `forebay up` that share the address, each with replicas of its own.", "gateways"),
+        Field(
+            "own_port",
+            Whole(1, 65_520, 8090),
+            "Port of the first gateway's own address (`/metrics`, `/health`), where several share `listen`; the others' are the next ones.",
+            "own_port",
+            default="free ones, anew at each start",
+        ),
         Field("workers", Whole(0, 16, 2), "Relay processes behind each gateway, for more cores; 0: it relays itself.", "relay_workers"),
         Field("join", formats.LISTEN, "Where `forebay gateway --join` of other machines connects.", "join", default="nobody joins"),
         Field(
