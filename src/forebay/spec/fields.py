@@ -204,6 +204,12 @@ TEAM_LIMITS = Record(
         Field("tokens_in_flight", Whole(1, _COUNT, 500_000), "Their prompt and output tokens, as estimated.", "tokens_in_flight"),
     ),
     TeamLimits,
+    mistakes=(
+        ("rpm", 'did you mean "requests_per_minute"?'),
+        ("tpm", 'did you mean "tokens_per_minute"?'),
+        ("concurrency", 'did you mean "requests_in_flight"?'),
+        ("max_parallel_requests", 'did you mean "requests_in_flight"?'),
+    ),
 )
 TEAM = Record(
     "team",
