@@ -13,6 +13,7 @@ from forebay.controller.corrections import Corrections
 from forebay.controller.demand import Demand
 from forebay.controller.gateways import GatewayBook
 from forebay.controller.history import ColdStarts, Ramps
+from forebay.controller.kv_told import KvTold
 from forebay.controller.leasing import Leasing
 from forebay.controller.ledger import Ledger
 from forebay.controller.meter import Meter
@@ -82,6 +83,7 @@ class Controller:
         self.demand = Demand(store, self.wards)
         self.wedges = Wedges(clock.speed)
         self.places = Places()
+        self.kv_told = KvTold()
         self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
         self.corrections = Corrections(store)
         self.ledger = Ledger(store, clock, self._event)
@@ -184,6 +186,8 @@ class Controller:
         self._account(views, now_s, wall_s)
         for ward in self.wards.values():
             ward.see(views, readings)
+            for words in self.kv_told.look(ward):
+                self._event("kv_differs", words, ward.pool.name)
             self.corrections.take(ward, self.rosters.capacities, self.book, now_s)
         # 2. Let retreats move.
         self._advance_retreats(views, readings, now_s)
