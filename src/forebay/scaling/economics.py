@@ -35,9 +35,9 @@ START_SHARES = ((90.0, 0.42), (360.0, 0.5), (540.0, 0.6))
 is a change, which is worth avoiding where that costs nothing, the more so as the calm before a scale-in (`scale_in.calm_s`) then damps
 less. There 0.5 takes 3 to 8 % of the changes away for 0.5 to 0.7 % more GPU-hours
 (ServeGen, O365)."""
-STILL_SHARE = 0.65
-"""The band where the forecast is hardly ever far off, at a swing of SWING_STILL: there a replica more or less misses little, and hardly
-anything else ends a calm. From SWING_RESTLESS on the band is the cold start's. Over the recorded weeks a demand as even as Azure's
+STILL_SHARES = ((90.0, 0.55), (360.0, 0.65))
+"""By the cold start: the band where the forecast is hardly ever far off, at a swing of SWING_STILL: there a replica more or less misses
+little, and hardly anything else ends a calm. From SWING_RESTLESS on the band is the cold start's. Over the recorded weeks a demand as even as Azure's
 swings by 0.09 to 0.12 in all hours, the O365 week by 0.12 to 0.26; there a band of 0.6 at all hours takes 1.6 % more GPU-hours."""
 SWING_STILL, SWING_RESTLESS = 0.11, 0.14
 QUICK_S, SLOW_S = 90.0, 360.0
@@ -102,13 +102,15 @@ def prices(settings: Scaling, slo: Slo, replica_hour_usd: float, cold_start_s: f
 
 def start_share(cold_start_s: float, swing: float) -> float:
     """The band: the share of the price of a miss that starting one more, or letting one go, has to be worth."""
-    usual = _usual_share(cold_start_s)
-    return max(usual, usual + stillness(swing) * (STILL_SHARE - usual))
+    usual, still = _shares(cold_start_s)
+    return max(usual, usual + stillness(swing) * (still - usual))
 
 
 @lru_cache(maxsize=STARTS_KEPT_MAX)
-def _usual_share(cold_start_s: float) -> float:
-    return float(np.interp(cold_start_s, [start_s for start_s, _ in START_SHARES], [share for _, share in START_SHARES]))
+def _shares(cold_start_s: float) -> tuple[float, float]:
+    """The usual band, and the one where the forecast hardly strays."""
+    usual, still = (np.interp(cold_start_s, *zip(*line, strict=True)) for line in (START_SHARES, STILL_SHARES))
+    return float(usual), float(still)
 
 
 def _bend(share: float, gathered: float) -> float:
@@ -132,6 +134,14 @@ def landed(cold_start_s: float, swing: float) -> float:
 def landed_on_demand(swing: float) -> float:
     """The same of a change that present demand asks for and the forecast does not: only where that hardly strays."""
     return stillness(swing) * LANDED_SLOW
+
+
+def worth_now(headroom_start: float, swing: float) -> float:
+    """Of present demand, what is worth starting replicas for: where the forecast hardly strays, as much as of what is expected.
+
+    Else the floor of demand asks for a replica before one is worth its start, and the band is as narrow as that.
+    """
+    return 1 - stillness(swing) * max(0.0, 1 - headroom_start)
 
 
 def stillness(swing: float) -> float:

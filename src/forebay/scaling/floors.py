@@ -50,9 +50,12 @@ def scheduled(active: Active, wall_s: float) -> Term:
     )
 
 
-def demanded(demand: Demand, capacity: PoolCapacity, fraction: float = 0.0) -> Term:
-    """Demand now ÷ capacity per replica, rounded up where it is more than ``fraction`` above a whole number."""
-    replicas = whole_replicas(demand.proven - fraction)
+def demanded(demand: Demand, capacity: PoolCapacity, fraction: float = 0.0, worth: float = 1.0) -> Term:
+    """Demand now ÷ capacity per replica, rounded up where it is more than ``fraction`` above a whole number.
+
+    ``worth``: that much of it is worth starting replicas for (`economics.worth_now`).
+    """
+    replicas = whole_replicas(demand.proven * worth - fraction)
     each = f", one replica serves {per_time(capacity.rate_per_s)}" if capacity.rate_per_s else ""
     limit = f", limited by {demand.unit}" if demand.unit != "requests" else ""
     lately, certain = format_time(demand.window_s), f"at least {demand.proven:.2f} replicas' worth"

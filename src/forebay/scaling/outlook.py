@@ -16,13 +16,13 @@ from forebay.demand import forecast
 from forebay.domain.scaling import History
 from forebay.scaling import drift, fair, spread
 from forebay.scaling.arrivals import summed
-from forebay.scaling.economics import Prices, headrooms, late_by_headroom
+from forebay.scaling.economics import Prices, headrooms, late_by_headroom, stillness
 from forebay.scaling.memory import Bucket, Expected, Learnt
 
 LEVEL_HORIZONS, LEVEL_S_MIN, LEVEL_S_MAX = 1.07, 60.0, 180.0
 """The level is the mean over a bit longer than the horizon is away, within these. For a start of six minutes 3 were the best of 3, 5, 10
 and 20 on the benchmarks' traces. For one of 1½ the O365 week takes 0.4 % fewer GPU-hours with 1½ or 2 than with 3, the Azure week up to
-0.3 % more."""
+0.3 % more: where the forecast hardly strays, it is the longest."""
 OUTCOME_S = 60.0
 COVERED_MIN = 0.45
 """Part of a window in which the arrival rate must be known: looks a minute apart know half of it."""
@@ -54,7 +54,7 @@ def seen(learnt: Learnt, buckets: Sequence[Bucket], now_s: float, horizon_s: flo
     """What is to be expected ``horizon_s`` from now; None where history is too short or nothing is known."""
     if learnt.minute_s is None or learnt.known_s < HISTORY_S_MIN:
         return None
-    level = mean_per_s(buckets, now_s, level_s(horizon_s))
+    level = mean_per_s(buckets, now_s, level_s(horizon_s, learnt.swing))
     if level is not None:
         expected, peak = level * learnt.growth, level * max(learnt.growth, learnt.growth_peak)
     elif learnt.blind_per_s is not None:
@@ -81,9 +81,9 @@ def learned(
     if learnt.minute_s is not None and 0 <= now_s - learnt.minute_s < OUTCOME_S:
         return learnt
     past = forecast.Past.of(history, zone=timezone)
-    level = mean_per_s(buckets, now_s, level_s(horizon_s))
+    level = mean_per_s(buckets, now_s, level_s(horizon_s, learnt.swing))
     remembered = forecast.learned(learnt.forecast or forecast.ForecastMemory(), past, wall_s, level)
-    at_horizon = forecast.middle(past, wall_s, horizon_s + ahead_s(horizon_s), remembered)
+    at_horizon = forecast.middle(past, wall_s, horizon_s + ahead_s(horizon_s, learnt.swing), remembered)
     now = forecast.middle(past, wall_s, 0.0, remembered)
     known = spread.unpacked(learnt.spread)
     regressions = drift.Regressions(learnt.drift)
@@ -120,15 +120,16 @@ def learned(
     )
 
 
-def level_s(horizon_s: float) -> float:
-    """What the level is the mean over."""
-    return min(LEVEL_S_MAX, max(LEVEL_S_MIN, LEVEL_HORIZONS * horizon_s))
+def level_s(horizon_s: float, swing: float) -> float:
+    """What the level is the mean over, where the forecast strays by ``swing``."""
+    usual = min(LEVEL_S_MAX, max(LEVEL_S_MIN, LEVEL_HORIZONS * horizon_s))
+    return usual + stillness(swing) * (LEVEL_S_MAX - usual)
 
 
-def ahead_s(horizon_s: float) -> float:
+def ahead_s(horizon_s: float, swing: float) -> float:
     """From the middle of the level's time to half a minute after the horizon, less ``horizon_s`` and the half bucket before now that the
     forecast calls now."""
-    return level_s(horizon_s) / 2 + OUTCOME_S / 2
+    return level_s(horizon_s, swing) / 2 + OUTCOME_S / 2
 
 
 def mean_per_s(buckets: Sequence[Bucket], now_s: float, width_s: float) -> float | None:

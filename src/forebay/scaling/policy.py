@@ -234,7 +234,8 @@ class QueueFirst:
         if not self._settings.warm_max:
             return None
         cold_start_s = self._cold_start_s(sight)
-        part = warm.caught(cold_start_s, warm.start_s(observation, self._capacity, cold_start_s), self._settings.interval_s)
+        warm_s, swing = warm.start_s(observation, self._capacity, cold_start_s), memory.learnt.swing
+        part = warm.caught(cold_start_s, warm_s, self._settings.interval_s, swing)
         expected = seen.expected_per_s / (capacity.rate_per_s or math.inf)
         return warm.reserve(self._settings, memory.learnt, seen, prices, expected, observation.warm, part)
 

@@ -66,9 +66,12 @@ def start_s(observation: Observation, capacity: PoolCapacity, cold_start_s: floa
     return min(cold_start_s, seconds if seconds >= 0 else cold_start_s * capacity.warm_part)
 
 
-def caught(cold_start_s: float, warm_start_s: float, interval_s: float) -> float:
-    """Part of a surprise that a warm start still catches, 0 to CAUGHT_MAX; both starts reach as far as the outlook's horizon does."""
-    looks_s = interval_s + ahead_s(cold_start_s + interval_s)
+def caught(cold_start_s: float, warm_start_s: float, interval_s: float, swing: float = 1.0) -> float:
+    """Part of a surprise that a warm start still catches, 0 to CAUGHT_MAX; both starts reach as far as the outlook's horizon does.
+
+    ``swing``: by how much the forecast strays.
+    """
+    looks_s = interval_s + ahead_s(cold_start_s + interval_s, swing)
     return min(CAUGHT_MAX, max(0.0, 1 - (warm_start_s + looks_s) / (cold_start_s + looks_s)))
 
 

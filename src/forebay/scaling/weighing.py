@@ -11,7 +11,7 @@ from forebay.domain.scaling import Term
 from forebay.domain.units import format_time
 from forebay.scaling import arrivals, caps, deadlines, floors, surge, triggers
 from forebay.scaling.capacity import PoolCapacity
-from forebay.scaling.economics import Prices
+from forebay.scaling.economics import Prices, worth_now
 from forebay.scaling.memory import Memory
 from forebay.scaling.outlook import Outlook
 from forebay.scaling.scale_in import gather_s
@@ -83,7 +83,10 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         terms.append(floors.unmeasured(capacity))
     base: Term | None = None
     if demand is not None:
-        terms.append(floors.demanded(demand, capacity, 0.0 if outlook is None else floors.FRACTION_FORESEEN))
+        fraction, worth = 0.0, 1.0
+        if outlook is not None:
+            fraction, worth = floors.FRACTION_FORESEEN, worth_now(outlook.headroom_start, facts.memory.learnt.swing)
+        terms.append(floors.demanded(demand, capacity, fraction, worth))
         buffer = floors.buffered(
             terms[-1].replicas, settings, capacity, present, facts.past_ramps_per_s2, facts.cold_start_s, outlook is not None
         )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from forebay.domain.scaling import History, Term, TermKind
 from forebay.scaling import economics, floors
+from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.outlook import Outlook
 from forebay.scaling.weighing import Facts, _landed
@@ -154,3 +155,20 @@ def test_a_scale_in_leaves_what_the_landing_and_the_highest_demand_take_and_all_
     left = floors.kept(outlook, EACH, 0.01, part)
     assert left == max(floors.landing(outlook, EACH, 0.01, part), floors.landing(level, EACH, 0.01, 0.0))
     assert left <= floors.kept(outlook, EACH, 0.01)
+
+
+@given(st.floats(0.7, 1.6), st.floats(0.03, 0.4))
+def test_present_demand_asks_for_what_is_worth_a_start_where_the_forecast_hardly_strays(headroom_start, swing):
+    worth = economics.worth_now(headroom_start, swing)
+    assert min(1.0, headroom_start) <= worth <= 1.0
+    assert worth == 1.0 or swing < economics.SWING_RESTLESS
+    if swing <= economics.SWING_STILL:
+        assert worth == pytest.approx(min(1.0, headroom_start))
+
+
+def test_a_start_that_is_not_worth_it_yet_is_not_asked_for_by_present_demand():
+    """The floor of demand asked for the nineteenth while eighteen were worth their misses, so the band was as narrow as that."""
+    found = Demand(19.2, 19.2, 16.0, 960.0, "requests")
+    asked_s, worth_s = (floors.demanded(found, EACH, floors.FRACTION_FORESEEN, worth) for worth in (1.0, 0.93))
+    assert (asked_s.replicas, worth_s.replicas) == (19, 18)
+    assert "worth it from 93% of that on" in worth_s.because and "worth it" not in asked_s.because

@@ -95,10 +95,10 @@ def test_where_changes_go_to_the_middle_and_serve_at_once_as_much_misses_as_at_t
 
 def test_the_band_is_wider_the_less_the_forecast_strays_and_the_longer_a_start_takes():
     swings = (0.3, economics.SWING_RESTLESS, 0.125, economics.SWING_STILL, 0.01)
-    for cold_start_s in (90.0, 360.0, 900.0):
+    for cold_start_s, still in ((30.0, 0.55), (90.0, 0.55), (225.0, 0.6), (360.0, 0.65), (900.0, 0.65)):
         shares = [economics.start_share(cold_start_s, swing) for swing in swings]
         assert shares == sorted(shares)
-        assert shares[0] == shares[1] < shares[2] < shares[3] == shares[4] == economics.STILL_SHARE
+        assert shares[0] == shares[1] < shares[2] < shares[3] == shares[4] == pytest.approx(still)
     assert economics.start_share(90.0, 0.3) < economics.start_share(900.0, 0.3)
 
 

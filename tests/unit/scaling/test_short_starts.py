@@ -35,7 +35,16 @@ def test_a_declared_band_is_taken_as_it_is():
 
 
 def test_the_level_is_of_as_long_as_the_horizon_within_a_minute_and_three():
-    assert outlook.level_s(20.0) == outlook.LEVEL_S_MIN == 60.0
-    assert outlook.level_s(105.0) < outlook.level_s(150.0)
-    assert outlook.level_s(370.0) == outlook.LEVEL_S_MAX == 180.0
-    assert outlook.ahead_s(370.0) == 120.0
+    strays = economics.SWING_RESTLESS
+    assert outlook.level_s(20.0, strays) == outlook.LEVEL_S_MIN == 60.0
+    assert outlook.level_s(105.0, strays) < outlook.level_s(150.0, strays)
+    assert outlook.level_s(370.0, strays) == outlook.LEVEL_S_MAX == 180.0
+    assert outlook.ahead_s(370.0, strays) == 120.0
+
+
+@pytest.mark.parametrize("horizon_s", [20.0, 105.0, 370.0])
+def test_where_the_forecast_hardly_strays_the_level_is_of_the_longest_time(horizon_s):
+    swings = (0.3, economics.SWING_RESTLESS, 0.125, economics.SWING_STILL, 0.01)
+    widths = [outlook.level_s(horizon_s, swing) for swing in swings]
+    assert widths == sorted(widths) and widths[-2] == widths[-1] == outlook.LEVEL_S_MAX
+    assert outlook.ahead_s(horizon_s, 0.01) == outlook.LEVEL_S_MAX / 2 + outlook.OUTCOME_S / 2
