@@ -4,8 +4,9 @@
 
 The unmodified admission machine and estimator; requests hold a slot for a prefill and a token time that grows with what runs beside them.
 Each second everybody who waits is asked where it stands, as `GET /forebay/v1/requests/{id}` does; what was said is held against when it
-started. A refusal's Retry-After (before it is bounded to what clients obey) is held against when as much of its lane had gone as was
-before it. Ratios are of waits of a second and more. Lines: how often nothing was known, and the ratio's p10, p50, p90.
+started. A refusal's Retry-After is held against when as much of its lane had gone as was before it, within the same bounds. Ratios are
+of waits of a second and more. Lines: how often nothing was known, how many started and were refused, and the ratio's p10, p50, p90.
+Two trees are compared by running it with ``PYTHONPATH`` set to each.
 """
 
 import argparse
@@ -16,11 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from forebay.admission import waits
 from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.estimate import Estimator
 from forebay.admission.machine import Admission
-from forebay.admission.outcomes import Refusal
+from forebay.admission.outcomes import Refusal, bounded
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica
 from forebay.domain.shape import Usage
 from forebay.spec.types import Tier
@@ -128,6 +128,7 @@ class Story:
         self.told: list[tuple[str, float, float, float]] = []
         """Of refusals: lane, when, what of the lane must have gone until then, and the wait that was told."""
         self.told_ratios: list[float] = []
+        self.started_count = self.refused_count = 0
         self.agenda: list[tuple[float, int, str, object]] = []
         self.number = self.arriving = 0
         for change in case.changes:
@@ -197,7 +198,7 @@ class Story:
             if self.gone[lane] >= gone:
                 self.told.remove(told)
                 if self.now_s - at_s >= REAL_S_MIN:
-                    self.told_ratios.append(wait_s / (self.now_s - at_s))
+                    self.told_ratios.append(wait_s / bounded(self.now_s - at_s))
 
     def take(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -205,11 +206,14 @@ class Story:
             tier = come[1]
             if isinstance(effect, Dispatch):
                 self.gone[tier] += effect.ticket != self.arriving
+                self.started_count += 1
                 self.started(effect, come)
             elif isinstance(effect, Requeue):
                 del self.running[effect.ticket], self.runs[effect.ticket]
                 self.gone[tier] -= 1
+                self.started_count -= 1
             else:
+                self.refused_count += 1
                 self.gone[tier] += effect.ticket != self.arriving
                 if effect.why in {Refusal.WOULD_EXPIRE, Refusal.EXPIRED, Refusal.QUEUE_FULL} and effect.retry_after_s is not None:
                     ahead = self.pool._lane_of[tier].waiting
@@ -247,7 +251,6 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    waits.bounded = lambda retry_after_s: retry_after_s  # type: ignore[assignment]
     found: dict[str, dict[str, object]] = {}
     everything: list[float] = []
     told_all: list[float] = []
@@ -264,6 +267,9 @@ def main() -> None:
                 row = quantiles(ratios)
                 found[f"{name} · {tier}"] = {"asked": asked, "unknown": unknown} | row
                 print(f"{name:45} {tier:12} asked {asked:6} unknown {unknown:5}  " + "  ".join(f"{k} {v:7.2f}" for k, v in row.items()))
+        counts = {"started": sum(story.started_count for story in stories), "refused": sum(story.refused_count for story in stories)}
+        found[name] = counts
+        print(f"{name:45} " + "  ".join(f"{kind} {count:6}" for kind, count in counts.items()))
         told = [ratio for story in stories for ratio in story.told_ratios]
         told_all += told
         if told:

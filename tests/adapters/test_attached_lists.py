@@ -215,3 +215,18 @@ def test_an_engine_that_was_down_and_comes_back_behind_a_key_is_told():
         assert sink.kinds() == ["engine_asks_key"]
 
     played(test, engines, A, sink=sink)
+
+
+def test_one_that_asked_for_a_key_and_is_down_now_is_said_to_be_down():
+    engines = Engines(guarded={"/v1/models": 401})
+
+    async def test(fleet, look):
+        await look()
+        assert (await fleet.observe())[0].asks_key
+        engines.sick.add(A)
+        for _ in range(6):
+            assert await look() == {A: S.FAILED}
+        (view,) = await fleet.observe()
+        assert (view.asks_key, view.problem) == (False, "/health answered 500")
+
+    played(test, engines, A)

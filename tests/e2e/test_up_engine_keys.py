@@ -137,3 +137,27 @@ def test_a_key_that_is_not_there_is_said_before_anything_starts(up, engines):
     checked = fleet.cli("check", "forebay.yaml")
     assert checked.returncode == 0, "another environment may have it"
     assert "found no FOREBAY_TEST_ABSENT_KEY" in checked.stdout
+
+
+def test_engines_that_are_started_with_a_key_are_shown_it_too(up, monkeypatch):
+    """Each is at an address that nobody knows before."""
+    monkeypatch.setenv("FOREBAY_TEST_ENGINE_KEY", KEY)
+    words = [sys.executable, "-m", "forebay.emulator", "--model", "{model}", "--port", "{port}", "--api-key", KEY]
+    fleet = up(
+        f"""
+pools:
+  chat:
+    model: llama-3.1-8b
+    profile: llama-3.1-8b-h100
+    engine: {{command: {json.dumps(words)}, key_env: FOREBAY_TEST_ENGINE_KEY}}
+    scaling: {{min: 1, max: 1}}
+gateway: {{listen: "127.0.0.1:0"}}
+admin: {{listen: "127.0.0.1:0"}}
+"""
+    ).until_ready()
+
+    async def asked():
+        async with fleet.client() as client:
+            return await fleet.stream(client, 5)
+
+    assert asyncio.run(asked()).whole

@@ -112,7 +112,7 @@ class Lane:
             pace.dispatches += 1
             if not ticket.returned and ticket.late_at_s >= now_s:
                 pace.on_time += cost
-        self.deadlines.remove(ticket.queued_seq)
+        self.deadlines.remove(ticket)
         ticket.queued_seq = 0
         self.waiting -= 1
         self.prompt_tokens -= ticket.prompt

@@ -35,6 +35,7 @@ class Ticket:
         "id",
         "lane",
         "late_at_s",
+        "later",
         "longest",
         "output",
         "output_max",
@@ -53,6 +54,7 @@ class Ticket:
         "sequences",
         "shared",
         "skips",
+        "sooner",
         "spared",
         "total",
         "tried_seq",
@@ -105,6 +107,9 @@ class Ticket:
         """Once it has emitted so much, its expected output is looked at again."""
         self.queued_seq = self.emitted = self.resumed = self.charged_tokens = 0
         self.replica: Replica | None = None
+        self.sooner: Ticket | None = None
+        """Who expires before it in its lane, while it waits, and who after it (`deadlines`)."""
+        self.later: Ticket | None = None
         self.prefix = prefix
         """What of its prompt may be cached; None: nobody looks."""
         self.spared = 0

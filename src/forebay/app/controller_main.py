@@ -39,7 +39,7 @@ async def _main(arguments: argparse.Namespace) -> int:
         await asyncio.gather(control, configuration, keys, *told, return_exceptions=True)
         if stop.is_set():
             await system.controller.stop_all()
-        system.controller.meter.save()
+        system.controller.save()
     finally:
         await system.close()
     return 0

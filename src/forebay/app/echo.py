@@ -11,7 +11,7 @@ from pathlib import Path
 TOLD = frozenset(
     {
         *("replica_ready", "replica_failed", "engine_ended", "engine_given_up", "replica_given_up", "alert", "alert_over"),
-        *("context_differs", "model_differs", "engine_asks_key", "engine_key_refused"),
+        *("context_differs", "kv_differs", "model_differs", "engine_asks_key", "engine_key_refused"),
     }
 )
 """While it starts."""
@@ -19,6 +19,7 @@ ORDINARY = frozenset(
     {
         "gateway_config",  # its own log says it
         *("roster", "engine_started", "engine_adopted", "gateway_joined", "gateway_left", "gateway_drain", "gateway_drained"),
+        "connections_bounded",
         *("replica_requested", "replica_provisioning", "replica_loading", "replica_stopped"),
     }
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from forebay.app.gateway_wiring import GatewaySystem
 from forebay.app.watched_file import WatchedFile
 from forebay.domain.errors import BadInput, ForebayError
-from forebay.spec.live import attach_changes
+from forebay.spec.told import changes
 from forebay.spec.types import Spec
 
 
@@ -48,8 +48,9 @@ class Reloader(WatchedFile):
             self._keep(spec)
         except ForebayError as error:
             self._say("config_not_kept", f"a gateway that starts again would serve by the configuration before: {error}")
-        engines = "".join(f"; {pool}: {words}" for pool, words in attach_changes(before, spec).items())
-        self._say("config_taken", f"{self._path} is served by from now on; requests inside keep what they came with{engines}")
+        words = changes(before, spec)
+        what = f": {words}" if words else ""
+        self._say("config_taken", f"{self._path} is served by from now on; requests inside keep what they came with{what}")
 
     def _say(self, kind: str, message: str) -> None:
         self._system.say(kind, message)

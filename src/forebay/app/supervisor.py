@@ -245,7 +245,8 @@ def up(path: Path, *, ready_file: Path | None = None, speed: float | None = None
 def _listeners(spec: Spec) -> dict[str, Listen]:
     """What is listened on, by name. Gateways reach one another at an address of each one's own, beside the one that clients know."""
     inside = Listen(spec.join.host if spec.join is not None else "127.0.0.1", 0)
-    hops = {f"hops-{number}": inside for number in range(spec.gateways)} if spec.leases else {}
+    own = [Listen(inside.host, spec.own_port + number if spec.own_port else 0) for number in range(spec.gateways)]
+    hops = {f"hops-{number}": listen for number, listen in enumerate(own)} if spec.leases else {}
     return {"gateway": spec.gateway, "admin": spec.admin, "channel": spec.join or inside, **hops}
 
 

@@ -169,16 +169,22 @@ def _yaml(found: Fitted, measured: Measured, name: str, base: str) -> str:
         "per_kv_token": law.per_kv_token_s,
         "per_prefill_token": law.per_prefill_token_s,
     }
-    lines += ["    step:", *(f"      {field}: {_duration(value)}" for field, value in step.items())]
+    unknown = [each.name.removesuffix("_s") for each in found.coefficients if not each.identified]
+    lines += ["    step:"]
+    for field, value in step.items():
+        if field not in unknown:
+            lines.append(f"      {field}: {_duration(value)}")
+        elif base:
+            lines.append(f"      # {field}: the base's ({_duration(value)} here, which these measurements do not tell)")
+        else:
+            lines.append(f"      {field}: {_duration(value)} # not told by these measurements")
+    lines += [f"    not_measured: [{', '.join(unknown)}]"] if unknown else []
     lines.append(f"    front_end: {_duration(round(found.front_end_s, 6))}")
     if not found.spread.steady:
         quantiles = ", ".join(f"{name}: {value:.4f}" for name, value in msgspec.to_builtins(found.spread).items())
         lines.append(f"    spread: {{{quantiles}}}")
-    for words, which in (
-        ("not told by these measurements", [each.name for each in found.coefficients if not each.identified]),
-        ("told loosely", [each.name for each in found.coefficients if each.loose]),
-    ):
-        lines += [f"    # {words}: {', '.join(which)}"] if which else []
+    loose = [each.name.removesuffix("_s") for each in found.coefficients if each.loose]
+    lines += [f"    # told loosely: {', '.join(loose)}"] if loose else []
     return "\n".join(lines) + "\n"
 
 

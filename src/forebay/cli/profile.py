@@ -102,6 +102,8 @@ def capacity(
     words = f"{prompt:,} prompt + {output:,} output tokens, TTFT {ttft}, ITL {itl}"
     _print_capacity(profile, words, replicas, state, None if needs is None else _needs_words(needs, rate or ""))
     _print_contexts(rows, fall, replicas, output)
+    if profile.doubt:
+        output_console(stderr=True).print(f"warning: {profile.doubt}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _profiles(config: Path | None) -> dict[str, Profile]:
@@ -141,6 +143,7 @@ def _rate_per_s(text: str | None) -> float | None:
 
 def _numbers(profile: Profile) -> list[tuple[str, str]]:
     law, cold = profile.law, profile.cold_start
+    unsure = [("not measured", ", ".join(f"step.{key}" for key in profile.not_measured))] if profile.not_measured else []
     return [
         ("model", profile.model),
         ("hardware", f"{profile.hardware} ({profile.gpus} GPU{'s' if profile.gpus > 1 else ''}, ${profile.gpu_hour_usd:.2f} per GPU-hour)"),
@@ -148,6 +151,7 @@ def _numbers(profile: Profile) -> list[tuple[str, str]]:
         ("step: per decoding sequence", f"{law.per_sequence_s * 1e6:.1f} µs"),
         ("step: per 1,000 KV tokens read", f"{law.per_kv_token_s * 1e9:.1f} µs"),
         ("step: per prompt token", f"{law.per_prefill_token_s * 1e6:.1f} µs"),
+        *unsure,
         *([] if profile.spread.steady else [("step: spread", _spread(profile.spread))]),
         *([("step: warm-up", _warm_up(profile.warm_up))] if profile.warm_up.passes else []),
         ("token budget of a step", f"{profile.prefill_chunk_tokens:,}"),
@@ -202,6 +206,7 @@ def _result(
 ) -> dict[str, Any]:
     return {
         "profile": profile.name,
+        "not_measured": list(profile.not_measured),
         **shape,
         "capacity": msgspec.to_builtins(state),
         "fleet_requests_per_s": state.requests_per_s * shape["replicas"],

@@ -45,7 +45,7 @@ def sizing(pool: Pool) -> Sizing:
         buffer_replicas=buffer,
         usd_per_hour_min=settings.min_replicas * replica_usd if replica_usd else None,
         usd_per_hour_max=settings.max_replicas * replica_usd if replica_usd else None,
-        warnings=(*_warnings(pool, computed, declared), *_warm(pool)),
+        warnings=(*_doubts(pool), *_warnings(pool, computed, declared), *_warm(pool)),
     )
 
 
@@ -54,6 +54,10 @@ def _computed_per_s(pool: Pool) -> float | None:
         return None
     undeclared = msgspec.structs.replace(pool, scaling=msgspec.structs.replace(pool.scaling, replica_rate_per_s=None))
     return pool_capacity(undeclared).rate_per_s or 0.0
+
+
+def _doubts(pool: Pool) -> list[str]:
+    return [f"pools.{pool.name}: {pool.profile.doubt}"] if pool.profile is not None and pool.profile.doubt else []
 
 
 def _warnings(pool: Pool, computed: float | None, declared: float | None) -> list[str]:

@@ -77,7 +77,8 @@ def render(found: "TraceStatistics") -> RenderableType:
     rates.add_row("mean", _number(found.rates.mean))
     clock = Clock(found.start_wall_s)
     at = f" at {clock.told(found.rates.peak_minute_at_s)}" if found.rates.peak_minute_at_s is not None else ""
-    rates.add_row(f"busiest minute{at}", _number(found.rates.peak_minute))
+    coarse = found.rates.peak_minute is not None and found.rates.peak_minute_at_s is None
+    rates.add_row("busiest step" if coarse else f"busiest minute{at}", _number(found.rates.peak_minute))
     rates.add_row("busiest hour ÷ mean", _number(found.rates.hourly_peak_to_mean))
     rates.add_row("busiest hour ÷ quietest", _number(found.rates.hourly_peak_to_valley))
     for name, value in found.rates.acf.items():

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from forebay.admission.reconcile import Booked
+from forebay.controller.came import Came
 from forebay.domain.due import Due, gathered
 from forebay.domain.roster import PoolLoad, Snapshot, TierCounts
 from forebay.domain.signal import Known, Signal, Unknown
@@ -86,6 +87,7 @@ class GatewayBook:
     def __init__(self, lease_s: float) -> None:
         self.lease_s = lease_s
         self.records: dict[str, GatewayRecord] = {}
+        self.came = Came()
 
     def hello(self, gateway: str, now_s: float) -> bool:
         """``gateway`` is there (again); False where the book is full."""
@@ -110,6 +112,7 @@ class GatewayBook:
         record = self.records.get(snapshot.gateway)
         if record is None:
             return ""
+        self.came.take(record.snapshot, snapshot)
         before, now = "" if record.snapshot is None else record.snapshot.refused, snapshot.refused
         record.take(snapshot, now_s)
         record.acknowledged = max(record.acknowledged, (snapshot.term, snapshot.version))

@@ -152,6 +152,7 @@ class Reports:
             waiting_preemptible=self._controller.book.preemptible_waiting(ward.pool.name, now_s),
             unserved=self._controller.book.unserved(ward.pool.name, now_s),
             needed=explain.needed(decision) if decision is not None else None,
+            kv_differs=self._controller.kv_told.differs(ward.pool.name),
         )
 
     def _replica(self, ward: Ward, replica: str, now_s: float) -> ReplicaStatus:

@@ -13,6 +13,7 @@ from forebay.controller.corrections import Corrections
 from forebay.controller.demand import Demand
 from forebay.controller.gateways import GatewayBook
 from forebay.controller.history import ColdStarts, Ramps
+from forebay.controller.kv_told import KvTold
 from forebay.controller.leasing import Leasing
 from forebay.controller.ledger import Ledger
 from forebay.controller.meter import Meter
@@ -40,7 +41,6 @@ TERM_KEY = "term"
 SAVE_EVERY_S = 10.0
 STOP_POLL_S = 0.5
 GIVEN_UP_S = 900.0
-ARRIVED = ("arrived", "arrived_prompt_tokens", "arrived_output_tokens")
 PRESENT_RAMP = "present_ramp_per_s2"
 """The number of the buffer term that each day's history of ramps is made of."""
 
@@ -83,6 +83,7 @@ class Controller:
         self.demand = Demand(store, self.wards)
         self.wedges = Wedges(clock.speed)
         self.places = Places()
+        self.kv_told = KvTold()
         self.meter = Meter(store, {pool.name: pool.profile.gpus if pool.profile else 1 for pool in spec.pools})
         self.corrections = Corrections(store)
         self.ledger = Ledger(store, clock, self._event)
@@ -185,6 +186,8 @@ class Controller:
         self._account(views, now_s, wall_s)
         for ward in self.wards.values():
             ward.see(views, readings)
+            for words in self.kv_told.look(ward):
+                self._event("kv_differs", words, ward.pool.name)
             self.corrections.take(ward, self.rosters.capacities, self.book, now_s)
         # 2. Let retreats move.
         self._advance_retreats(views, readings, now_s)
@@ -212,8 +215,8 @@ class Controller:
         self.meter.count(views, now_s)
         self.cold_starts.take(views)
         for pool in self.wards:
-            requests, prompt, output = (self.book.rate(pool, counter, now_s) for counter in ARRIVED)
-            self.demand.take(pool, (requests, prompt, output), now_s, wall_s)
+            came = self.book.came.total(pool) if self.book.loads(pool, now_s) is not None else None
+            self.demand.take(pool, came, self.book.came.corrections(pool), now_s, wall_s)
         for name in self.book.expire(now_s):
             self._effects += self.retreat.gateway_left(name, now_s)
             self._event("gateway_forgotten", f"gateway {name} has been gone too long for any stream of its to live")
@@ -225,6 +228,11 @@ class Controller:
             self._saved_s = now_s
             self.meter.save()
             self.corrections.save()
+
+    def save(self) -> None:
+        """What a restart goes on from, as it is now."""
+        self.meter.save()
+        self.demand.save()
 
     def _tell_states(self, views: Sequence[ReplicaView]) -> None:
         for view in views:
@@ -352,7 +360,7 @@ class Controller:
             for view in views:
                 await self._fleet.stop(view.id)
             await self._clock.sleep_until(self._clock.now_s() + STOP_POLL_S)
-        self.meter.save()
+        self.save()
 
     def tell(self, kind: str, message: str) -> None:
         """An event of the controller's own, told by who looks after its files."""

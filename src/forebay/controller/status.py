@@ -52,6 +52,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     """Requests of the last 5 min by what became of them (``arrived``, ``shed``, ``failed``, ``truncated``), preemptible tiers left out."""
     needed: int | None = None
     """Where a cap binds, and so of attached engines: what ``desired`` would be without it."""
+    kv_differs: tuple[str, ...] = ()
+    """Replicas that hold other KV than the profile says, in words."""
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ class Rates(msgspec.Struct, frozen=True):
     mean: float
     peak_minute: float | None
     peak_minute_at_s: float | None
+    """None also where steps are longer than a minute: the peak is the busiest step then."""
     hourly_peak_to_mean: float | None
     hourly_peak_to_valley: float | None
     """None also where an hour had no requests."""
@@ -210,7 +211,7 @@ def _rates(values: Floats, step_s: float, mean: float) -> Rates:
     return Rates(
         mean=mean,
         peak_minute=None if peak is None else float(minutes[peak]),
-        peak_minute_at_s=None if peak is None else peak * max(MINUTE_S, step_s),
+        peak_minute_at_s=None if peak is None or step_s > MINUTE_S else peak * float(MINUTE_S),
         hourly_peak_to_mean=float(hours.max()) / mean if enough else None,
         hourly_peak_to_valley=float(hours.max()) / valley if valley > 0 else None,
         acf={name: _autocorrelation(tens, round(lag_s / SEASON_STEP_S)) for name, lag_s in SEASONS_S.items()},

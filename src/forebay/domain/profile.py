@@ -100,4 +100,13 @@ class Profile(msgspec.Struct, frozen=True):
     gpu_hour_usd: float = 0.0
     spread: StepSpread = StepSpread()
     warm_up: WarmUp = WarmUp()
+    not_measured: tuple[str, ...] = ()
+    """Of the law's numbers, by their keys in a configuration (``per_sequence``…), those that no measurement could tell."""
     sources: tuple[Source, ...] = ()
+
+    @property
+    def doubt(self) -> str:
+        """What is to be known before it is sized by; empty where all was measured."""
+        if not self.not_measured:
+            return ""
+        return f"step.{', step.'.join(self.not_measured)} of profile {self.name}: not measured, so what is computed from it is a guess"

@@ -186,6 +186,20 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     """``kv_tokens`` with what may have come by now of answers that tell nothing until their end."""
 
 
+CORRECTED_BUCKET_S = 300
+CORRECTED_BUCKETS_MAX = 12
+"""What a request took is told for the hour before it ended: of one that ran for longer, the estimate stays."""
+
+
+class Corrected(msgspec.Struct, frozen=True, array_like=True):
+    """What requests took, less what was estimated as they came: of those that came in one span and have ended."""
+
+    start_unix_s: int
+    """Of the CORRECTED_BUCKET_S in which they came."""
+    prompt_tokens: int
+    output_tokens: int
+
+
 class TierCounts(msgspec.Struct, frozen=True):
     """Counters since the gateway started, of one (pool, tier); differences of two snapshots are rates.
 
@@ -209,6 +223,8 @@ class TierCounts(msgspec.Struct, frozen=True):
     itl_met: int = 0
     itl_missed: int = 0
     """Streams that ended, by their mean inter-token time: over the pool's promise, or broken off, is missed."""
+    corrected: tuple[Corrected, ...] = ()
+    """By the spans in which they came, the newest CORRECTED_BUCKETS_MAX."""
 
 
 class PoolLoad(msgspec.Struct, frozen=True):

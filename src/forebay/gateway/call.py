@@ -44,6 +44,7 @@ class CallState(Caller, ABC):
         "_connection",
         "_context",
         "_continued",
+        "_demanded",
         "_early",
         "_emitted",
         "_estimate",
@@ -105,6 +106,8 @@ class CallState(Caller, ABC):
 
     _abroad: bool
     """Its answer began here and goes on at another gateway: it is counted here, and there not at all."""
+    _demanded: tuple[TierMeter, int, int] | None
+    """Where it counts as demand, and for how many prompt and output tokens until it has ended; None: at another gateway."""
     _answer: ResponseHead | None
     """Of an answer that isn't a failure to be tried elsewhere."""
     _arrived_s: float
@@ -217,7 +220,7 @@ class CallState(Caller, ABC):
         self.ticket = context.desk.next_ticket()
         self.data = nothing
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
-        self._begun_s = self._retry_after_s = self.sized = self._lent = None
+        self._begun_s = self._retry_after_s = self.sized = self._lent = self._demanded = None
         self._only = self._hop = b""
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0

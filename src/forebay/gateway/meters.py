@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from forebay.admission.outcomes import Refusal
-from forebay.domain.roster import TierCounts
+from forebay.domain.roster import CORRECTED_BUCKET_S, CORRECTED_BUCKETS_MAX, Corrected, TierCounts
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
 
@@ -61,6 +61,8 @@ class Histogram:
 
 
 ANSWERS_FOR_A_MEAN: Final = 20
+_BUCKET_S: Final = CORRECTED_BUCKET_S
+_BUCKETS_MAX: Final = CORRECTED_BUCKETS_MAX
 
 
 class TierMeter:
@@ -72,6 +74,7 @@ class TierMeter:
         "arrived_prompt_tokens",
         "completed_output_tokens",
         "continued",
+        "corrected",
         "itl_met",
         "itl_missed",
         "itl_s",
@@ -100,6 +103,8 @@ class TierMeter:
         self.arrived = 0
         self.arrived_prompt_tokens = 0
         self.arrived_output_tokens = 0
+        self.corrected: dict[int, list[int]] = {}
+        """Prompt and output tokens of what has ended, less the estimates, by the number of the span in which it came."""
         self.limited_prompt_tokens = 0
         self.limited_output_tokens = 0
         self.outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
@@ -118,11 +123,27 @@ class TierMeter:
         self.ttft = Histogram()
         self.queue_wait = Histogram()
 
-    def arrive(self, shape: Shape) -> None:
-        """A request came."""
+    def arrive(self, shape: Shape) -> int:
+        """A request came; the output tokens that it counts for until it has ended."""
         self.arrived += 1
         self.arrived_prompt_tokens += shape.prompt_tokens
-        self.arrived_output_tokens += self._expected_output_tokens(shape)
+        expected = self._expected_output_tokens(shape)
+        self.arrived_output_tokens += expected
+        return expected
+
+    def settled(self, usage: Usage, prompt_tokens: int, output_tokens: int, came_unix_s: float) -> None:
+        """What one took that counted for so many tokens when it came."""
+        number = int(came_unix_s) // _BUCKET_S
+        sums = self.corrected.get(number)
+        if sums is None:
+            if len(self.corrected) >= _BUCKETS_MAX:
+                oldest = min(self.corrected)
+                if number < oldest:
+                    return
+                del self.corrected[oldest]
+            sums = self.corrected[number] = [0, 0]
+        sums[0] += usage.prompt_tokens - prompt_tokens
+        sums[1] += usage.output_tokens - output_tokens
 
     def over_limit(self, shape: Shape) -> None:
         """What came last is refused at a limit of its team, whatever the fleet could do: it stays counted as asked, and is no demand."""
@@ -177,4 +198,5 @@ class TierMeter:
             completed_output_tokens=self.completed_output_tokens,
             itl_met=self.itl_met,
             itl_missed=self.itl_missed,
+            corrected=tuple([Corrected(number * _BUCKET_S, *sums) for number, sums in self.corrected.items()]),
         )

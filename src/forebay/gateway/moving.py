@@ -261,6 +261,8 @@ class Moving(Recovery):
         if self._ask.stream and not pool.peer:
             self._ask_more()
         shape: Shape = self._estimate
-        self._meter.arrive(shape)
+        expected = self._meter.arrive(shape)
+        if not pool.peer:  # what is forwarded is demand of the pool that it came to
+            self._demanded = (self._meter, shape.prompt_tokens, expected)
         waits = self._waits_left(tier, now_s)
         self._context.desk.move(before, pool, self, tier, self._team, shape, now_s, waits, tried=self._tried)

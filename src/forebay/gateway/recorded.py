@@ -46,6 +46,7 @@ _CUT_SHORT = frozenset({How.TRUNCATED, How.FAILED})
 _ENDED_WELL: Final = How.COMPLETED
 _COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _SHED: Final = Outcome.SHED
+_NO_USAGE: Final = Usage(0, 0)
 _TURN: Final = Shortage.TURN.value
 _REFUSED_BY_ENGINE: Final = Outcome.REFUSED_BY_ENGINE
 
@@ -162,6 +163,10 @@ class Recorded(CallState, ABC):
         """It has ended: counted, and noted."""
         context, pool, model = self._context, self._home if self._orphaned or self._abroad else self._pool, self._ask.model
         records = context.records
+        spent = _NO_USAGE if usage is None and outcome is _REFUSED_BY_ENGINE else usage
+        if spent is not None and self._demanded is not None:
+            meter, prompt_tokens, output_tokens = self._demanded
+            meter.settled(spent, prompt_tokens, output_tokens, self._arrived_s + records.wall_offset_s)
         if pool.peer or self._continues:  # it is counted where it was answered, or began
             self._meter.ended(outcome, usage)
         else:

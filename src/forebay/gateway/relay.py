@@ -71,7 +71,7 @@ class Call(LentCall):
             waits = self._waits_left(tier, now_s)
             self._context.desk.move(pool, pool, self, tier, self._team, shape, now_s, waits, prefix, self._tried)
         else:
-            self._meter.arrive(shape)
+            self._demanded = (self._meter, shape.prompt_tokens, self._meter.arrive(shape))
             self._context.desk.arrive(pool, self, tier, self._team, shape, now_s, patience_s, not stream, prefix, self._tried)
         if not self._wait_counted:
             self._waits(now_s)

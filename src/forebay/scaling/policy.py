@@ -195,6 +195,10 @@ class QueueFirst:
         reserve = self._reserve(observation, sight, memory, capacity, seen, prices) if seen is not None and settings.forecast else None
         if seen is not None and reserve is not None:
             seen = msgspec.structs.replace(seen, headroom_start=reserve.running_start, headroom_keep=reserve.running_keep)
+        # Beside warm nodes the split says what runs: more of it running is less of it warm.
+        swing, landings = memory.learnt.swing, (0.0, 0.0)
+        if reserve is None:
+            landings = economics.landed(cold_start_s, swing), economics.landed_on_demand(swing)
         facts = weighing.Facts(
             sight,
             memory,
@@ -208,8 +212,7 @@ class QueueFirst:
             prices,
             self._wake_s,
             observation.preemptible_due,
-            # Beside warm nodes the split says what runs: more of it running is less of it warm.
-            economics.landed(cold_start_s, memory.learnt.swing) if reserve is None else 0.0,
+            *landings,
         )
         hold = None
         if missing:

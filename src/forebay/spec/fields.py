@@ -125,6 +125,12 @@ PROFILE = Record(
         Field("hardware", Text("text", example="H100"), "The device it was measured on.", "hardware"),
         Field("gpus", Whole(1, 1024, 1), "GPUs of one replica.", "gpus"),
         Field("step", STEP, STEP.doc),
+        Field(
+            "not_measured",
+            ListOf(Choice(tuple(field.key for field in STEP.fields)), "a list of keys of `step`", most=len(STEP.fields)),
+            "Of `step`, what measurements could not tell (`forebay calibrate` writes it): whatever is sized by it says so.",
+            default="what the base says so of and this one does not set",
+        ),
         Field("spread", SPREAD, SPREAD.doc, default="none: steps take exactly what the law says"),
         Field("warm_up", WARM_UP, WARM_UP.doc, default="none: the first steps are like all others"),
         Field("sequences", Whole(1, 100_000, 256), "Most sequences at once (vLLM: max_num_seqs).", "sequences_max"),
@@ -198,6 +204,12 @@ TEAM_LIMITS = Record(
         Field("tokens_in_flight", Whole(1, _COUNT, 500_000), "Their prompt and output tokens, as estimated.", "tokens_in_flight"),
     ),
     TeamLimits,
+    mistakes=(
+        ("rpm", 'did you mean "requests_per_minute"?'),
+        ("tpm", 'did you mean "tokens_per_minute"?'),
+        ("concurrency", 'did you mean "requests_in_flight"?'),
+        ("max_parallel_requests", 'did you mean "requests_in_flight"?'),
+    ),
 )
 TEAM = Record(
     "team",
@@ -316,6 +328,13 @@ GATEWAY = Record(
         Field("listen", formats.LISTEN, "Port 0 takes a free one.", "gateway"),
         Field("tls", TLS, TLS.doc, default="plain HTTP"),
         Field("count", Whole(1, 16, 2), "Processes of `forebay up` that share the address, each with replicas of its own.", "gateways"),
+        Field(
+            "own_port",
+            Whole(1, 65_520, 8090),
+            "Port of the first gateway's own address (`/metrics`, `/health`), where several share `listen`; the others' are the next ones.",
+            "own_port",
+            default="free ones, anew at each start",
+        ),
         Field("workers", Whole(0, 16, 2), "Relay processes behind each gateway, for more cores; 0: it relays itself.", "relay_workers"),
         Field("join", formats.LISTEN, "Where `forebay gateway --join` of other machines connects.", "join", default="nobody joins"),
         Field(

@@ -51,10 +51,10 @@ def write_listen(listen: Listen) -> str:
 
 
 def parse_engine_url(text: str) -> str:
-    """``http://host:port`` without its trailing slash."""
+    """``http://host:port`` without its trailing slash, in the one way in which an address is written."""
     match = _URL.fullmatch(text)
     if match is not None and 0 < int(match[2]) <= 65_535:
-        return match[1]
+        return f"{match[1].rpartition(':')[0].lower()}:{int(match[2])}"
     if match is not None:
         raise ValueError("ports are 1 to 65535")
     if text.startswith("https://"):

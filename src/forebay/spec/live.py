@@ -15,7 +15,13 @@ from forebay.spec.types import Model, Pool, Spec, Tier
 
 _LIVE = frozenset({"teams", "limits"})
 _LIVE_OF_TIERS = ("ttft_s", "longest_wait_s", "idle_s", "total_s")
-_IN_THE_FILE = {"gateway": "gateway.listen", "tls": "gateway.tls", "relay_workers": "gateway.workers", "state_dir": "state"}
+_IN_THE_FILE = {
+    "gateway": "gateway.listen",
+    "tls": "gateway.tls",
+    "relay_workers": "gateway.workers",
+    "own_port": "gateway.own_port",
+    "state_dir": "state",
+}
 
 
 def check_live(before: Spec, after: Spec) -> None:

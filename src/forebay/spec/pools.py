@@ -198,15 +198,16 @@ def _check_prices(scaling: Got, built: Scaling, profile: Profile | None, problem
 
 
 def check_urls(pools: Mapping[str, Got], problems: Problems) -> None:
-    """Report an engine that is attached twice: its capacity would be counted twice."""
+    """Report an engine that is attached twice, be it by two names of this machine: its capacity would be counted twice."""
     seen: dict[str, str] = {}
     for got in pools.values():
         for item in got.get("attach", ()):
             url = _url_of(item)
-            if url in seen:
-                problems.add(item.place, quoted(url), "each engine once", f"it is in {seen[url]} already")
-            if url:
-                seen.setdefault(url, item.place.path)
+            engine = url.replace("//localhost:", "//127.0.0.1:")
+            if engine in seen:
+                problems.add(item.place, quoted(url), "each engine once", f"it is in {seen[engine]} already")
+            if engine:
+                seen.setdefault(engine, item.place.path)
 
 
 def check_adapters(root: Got, problems: Problems) -> None:

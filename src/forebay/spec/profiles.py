@@ -17,21 +17,35 @@ _NESTED: dict[str, tuple[str, type[msgspec.Struct]]] = {
     "warm_up": ("warm_up", WarmUp),
     "cold_start": ("cold_start", ColdStart),
 }
-_OPTIONAL = frozenset({"base", "front_end", "front_end_per_token", "price", "spread", "warm_up"})
+_OPTIONAL = frozenset({"base", "front_end", "front_end_per_token", "price", "spread", "warm_up", "not_measured"})
 
 
 def build_profiles(root: Got, shipped: Mapping[str, Profile], problems: Problems) -> dict[str, Profile | None]:
     """Shipped and own profiles by name; None for those already reported as wrong."""
     known: dict[str, Profile | None] = dict(shipped)
+    contexts = _model_contexts(root)
     for name, got in root.get("profiles", {}).items():
         if name in shipped:
             problems.add(got.place, f'a second profile "{name}"', "a name that is not shipped", f"rename it and write base: {name}")
         else:
-            known[name] = _profile(name, got, known, problems)
+            known[name] = _profile(name, got, known, contexts.get(name, 0), problems)
     return known
 
 
-def _profile(name: str, got: Got, known: Mapping[str, Profile | None], problems: Problems) -> Profile | None:
+def _model_contexts(root: Got) -> dict[str, int]:
+    """By profile, the longest context that a model of its pools declares; 0 where one of those declares none."""
+    models: Mapping[str, Got] = root.get("models", {})
+    contexts: dict[str, int] = {}
+    for name, pool in root.get("pools", {}).items():
+        profile, model = pool.get("profile"), pool.get("model", next(iter(models)) if len(models) == 1 else name)
+        if profile is not None:
+            tokens = models[model].get("context", 0) if model in models else 0
+            before = contexts.get(profile, tokens)
+            contexts[profile] = max(before, tokens) if before and tokens else 0
+    return contexts
+
+
+def _profile(name: str, got: Got, known: Mapping[str, Profile | None], model_context: int, problems: Problems) -> Profile | None:
     if not got.good():
         return None
     base_name = got.get("base")
@@ -50,11 +64,27 @@ def _profile(name: str, got: Got, known: Mapping[str, Profile | None], problems:
             values[attribute] = msgspec.structs.replace(getattr(base, attribute), **nested.filled())
         elif key in _OPTIONAL or _complete(nested, frozenset(), problems):
             values[attribute] = struct(**nested.filled())
+    values["not_measured"] = _not_measured(got, base)
     if base is not None:
-        return _checked(msgspec.structs.replace(base, **values), got, base.name, problems)
+        profile = msgspec.structs.replace(base, **values)
+        return _checked(profile if "context" in got else _shortened(profile, model_context), got, base.name, problems)
     if not _complete(got, _OPTIONAL | frozenset(_NESTED), problems) or any(attribute not in values for attribute, _ in _NESTED.values()):
         return None
     return _checked(Profile(**values), got, "", problems)
+
+
+def _shortened(profile: Profile, model_context: int) -> Profile:
+    """With the context of its models, where the KV holds that and not the base's: their engines are started with it, and need no more."""
+    if 0 < model_context <= profile.kv_tokens < profile.context_tokens:
+        return msgspec.structs.replace(profile, context_tokens=model_context)
+    return profile
+
+
+def _not_measured(got: Got, base: Profile | None) -> tuple[str, ...]:
+    """Of the law's numbers, those that the file says so of, and of the base's those that it does not set."""
+    said = {item.value for item in got.get("not_measured", ())}
+    inherited = set(base.not_measured if base is not None else ()) - set(got.record_of("step").values)
+    return tuple(field.key for field in got.record_of("step").record.fields if field.key in said | inherited)
 
 
 def _complete(got: Got, optional: frozenset[str], problems: Problems) -> bool:

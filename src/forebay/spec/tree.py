@@ -118,7 +118,7 @@ def parse(text: str, file: str, problems: Problems) -> Node | None:
         _syntax(file, error, problems)
     except (ValueError, OverflowError):
         # PyYAML converts escapes (\UFFFFFFFF) and version numbers without checking them.
-        problems.add(Place(file, loader.line + 1 if loader else 1), "an impossible escape or directive", "YAML")
+        problems.add(Place(file, loader.line + 1 if loader else 1), "an impossible escape or directive", _ALLOWED_ESCAPES)
     return None
 
 
@@ -134,11 +134,24 @@ def decode_utf8(data: bytes, file: str) -> str:
         raise
 
 
+_ALLOWED = "`key: value` or `- item` on a line, those that belong together indented alike"
+_ALLOWED_ESCAPES = r"the escapes of YAML, such as \n and \u00e9 inside double quotes"
+_SYNTAX = (
+    ("\\t", _ALLOWED, "indent with spaces"),
+    ("mapping values are not allowed", "one `key: value` on a line", 'put a value that has a colon and a space in it in "quotes"'),
+    ("<block end>", _ALLOWED, "look at the indentation of this line and the ones above it"),
+    ("<stream end>", "every bracket and quote closed before the end", "close it"),
+    ("end of stream", "every bracket and quote closed before the end", "close it"),
+    ("expected ','", "a comma between two entries, and every bracket closed", "look for a missing comma or bracket"),
+)
+"""Signs in the parser's words, what is right there, and what to do."""
+
+
 def _syntax(file: str, error: yaml.MarkedYAMLError, problems: Problems) -> None:
     mark = error.problem_mark or error.context_mark
     found = printable(error.problem or error.context or "something else")
-    hint = "indent with spaces" if "\\t" in found else ""
-    problems.add(Place(file, mark.line + 1 if mark else 1), f"a YAML syntax error ({found})", "YAML", hint)
+    allowed, hint = next(((right, do) for sign, right, do in _SYNTAX if sign in found), (_ALLOWED, ""))
+    problems.add(Place(file, mark.line + 1 if mark else 1), f"a YAML syntax error ({found})", allowed, hint)
 
 
 def _too_deep(line: int) -> _Refused:

@@ -327,6 +327,8 @@ class Spec(msgspec.Struct, frozen=True):
     tls: Tls | None = None
     """None: clients speak plain HTTP."""
     gateways: int = 1
+    own_port: int = 0
+    """Of the first gateway's own address, where several share one; the others' follow. 0: free ones."""
     """Processes of `forebay up` that share the address."""
     relay_workers: int = 0
     """Processes behind each gateway that streams are lent to; 0: it relays them itself."""

@@ -565,7 +565,7 @@ def test_what_was_abandoned_in_the_middle_is_not_kept_for_ever() -> None:
         pool.arrive(ticket, "batch", "t", SHORT, 0.0)
         pool.abandon(ticket, 0.0)
     lane = pool._lanes[2]
-    assert len(lane.deadlines._line) + len(lane.deadlines._early) <= 70
+    assert len(lane.deadlines.live()) <= 70
     assert len(lane.order.accounts["t"]._line) <= 70
     assert len(lane.deadlines._heap) <= 140
     pool.check()

@@ -31,8 +31,7 @@ def test_first_is_the_earliest_deadline_that_waits(steps: list[Any]) -> None:
             deadlines.add(waiting[seq])
         elif waiting:
             gone = sorted(waiting)[step % len(waiting)]
-            del waiting[gone]
-            deadlines.remove(gone)
+            deadlines.remove(waiting.pop(gone))
         expected = min(waiting.values(), key=lambda one: (one.deadline_s, one.queued_seq), default=None)
         assert deadlines.first() is expected
         assert {id(one) for one in deadlines.live()} == {id(one) for one in waiting.values()}
@@ -42,6 +41,20 @@ def test_what_left_behind_one_that_stays_does_not_pile_up() -> None:
     deadlines = Deadlines()
     deadlines.add(waits(1, 0.0))
     for seq in range(2, 20 * STALE_MIN):
-        deadlines.add(waits(seq, float(seq % 7)))
-        deadlines.remove(seq)
-    assert len(deadlines._line) + len(deadlines._heap) <= 2 * STALE_MIN + 2
+        gone = waits(seq, float(seq % 7))
+        deadlines.add(gone)
+        deadlines.remove(gone)
+    assert len(deadlines.live()) + len(deadlines._heap) <= 2 * STALE_MIN + 2
+
+
+def test_who_left_knows_no_neighbour_any_more() -> None:
+    """Else whatever left would keep all that came after it."""
+    deadlines, tickets = Deadlines(), [waits(seq, float(seq)) for seq in range(1, 6)]
+    for ticket in tickets:
+        deadlines.add(ticket)
+    for gone in (2, 0, 4, 1, 3):
+        deadlines.remove(tickets[gone])
+        assert tickets[gone].sooner is None
+        assert tickets[gone].later is None
+    assert deadlines.first() is None
+    assert deadlines.oldest() is None

@@ -76,8 +76,7 @@ def test_who_expires_first_and_who_is_oldest(steps: list[tuple[str, int]]) -> No
             deadlines.add(waiting[seq])
         elif waiting:
             gone = list(waiting)[size % len(waiting) if what == "leave" else 0]
-            del waiting[gone]
-            deadlines.remove(gone)
+            deadlines.remove(waiting.pop(gone))
         assert deadlines.first() is min(waiting.values(), key=lambda one: (one.deadline_s, one.queued_seq), default=None)
         assert deadlines.oldest() is (waiting[min(waiting)] if waiting else None)
         assert {ticket.id for ticket in deadlines.live()} == set(waiting)

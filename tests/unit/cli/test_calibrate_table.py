@@ -1,5 +1,6 @@
 """What `forebay calibrate` shows: a table that fits a usual terminal, why a number could not be told, and what it does not take."""
 
+import msgspec
 import pytest
 from lab_case import invoke, said
 
@@ -64,13 +65,39 @@ def test_the_profile_is_written_in_units_people_read_and_its_lines_are_whole(mon
     monkeypatch.setenv("COLUMNS", "60")
     text = _yaml(LOOSE, Measured("m", (), (), ()), "mine", "llama-3.1-8b-h100")
     assert "      base: 10.88838ms\n      per_sequence: 32.972us\n      per_kv_token: 41.31235ns\n      per_prefill_token: 0ns\n" in text
-    assert "    # told loosely: per_sequence_s\n" in text
+    assert "    # told loosely: per_sequence\n" in text
     _print(LOOSE, Measured("m", (), (), ()), text)
     assert text in capsys.readouterr().out
     profiles, has_pools = decode_profiles(text, "mine.yaml", PROFILES)
     assert not has_pools
     for name in COEFFICIENTS:
         assert getattr(profiles["mine"].law, name) == pytest.approx(getattr(LOOSE.law, name), rel=1e-6)
+
+
+def unsure(base):
+    """The file of a fit that can't tell two of its numbers, read back."""
+    known = [Coefficient(each.name, each.value, each.low, each.high, each.name not in UNSURE, "") for each in LOOSE.coefficients]
+    text = _yaml(msgspec.structs.replace(LOOSE, coefficients=tuple(known)), Measured("m", (), (), ()), "mine", base)
+    return text, decode_profiles(text, "mine.yaml", PROFILES)[0].get("mine") if base else None
+
+
+UNSURE = ("per_sequence_s", "per_prefill_token_s")
+
+
+def test_what_was_not_identified_is_the_bases_and_the_file_says_so_in_data():
+    """It was written as if measured, `per_prefill_token: 0ns` with a comment beside, and everything was sized by that."""
+    text, profile = unsure("llama-3.1-8b-h100")
+    law, base = profile.law, PROFILES["llama-3.1-8b-h100"].law
+    assert (law.per_sequence_s, law.per_prefill_token_s) == (base.per_sequence_s, base.per_prefill_token_s)
+    assert law.per_kv_token_s == pytest.approx(LOOSE.law.per_kv_token_s)
+    assert profile.not_measured == ("per_sequence", "per_prefill_token")
+    assert "    not_measured: [per_sequence, per_prefill_token]\n" in text
+
+
+def test_without_a_base_what_was_not_identified_is_marked_where_it_stands():
+    text, _ = unsure("")
+    assert "      per_sequence: 32.972us # not told by these measurements\n" in text
+    assert "    not_measured: [per_sequence, per_prefill_token]\n" in text
 
 
 @pytest.mark.parametrize(

@@ -312,3 +312,13 @@ def test_what_the_figure_of_one_replica_is_and_which_first_token_goes_where_is_s
     told = runner.invoke(app, ["check", str(path)]).stdout
     assert "at most that" not in told
     assert "First tokens:" not in told
+
+
+def test_a_pool_sized_by_numbers_that_were_not_measured_is_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "forebay.yaml"
+    file.write_text(
+        "profiles: {mine: {base: demo, not_measured: [per_sequence, per_kv_token]}}\npools: {chat: {profile: mine, engine: {kind: emulated}}}\n"
+    )
+    summary = json.loads(runner.invoke(app, ["check", str(file), "--json", "-"]).stdout)
+    (warning,) = [one for one in summary["warnings"] if "not measured" in one]
+    assert warning.startswith("pools.chat: step.per_sequence, step.per_kv_token of profile mine: not measured")

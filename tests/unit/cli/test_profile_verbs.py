@@ -168,3 +168,14 @@ def test_what_is_wrong_with_a_file_of_profiles_is_said(tmp_path: Path, text: str
     result = runner.invoke(app, ["list", "-c", str(path)])
     assert isinstance(result.exception, BadInput)
     assert words in str(result.exception)
+
+
+def test_capacity_and_show_say_what_was_not_measured(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("profiles: {mine: {base: demo, not_measured: [per_sequence]}}\n")
+    result = runner.invoke(app, ["capacity", "mine", "-c", str(file)])
+    assert "warning: step.per_sequence of profile mine: not measured" in result.stderr
+    told = json.loads(runner.invoke(app, ["capacity", "mine", "-c", str(file), "--json", "-"]).stdout)
+    assert told["not_measured"] == ["per_sequence"]
+    assert "step.per_sequence" in runner.invoke(app, ["show", "mine", "-c", str(file)]).stdout
+    assert "not measured" not in runner.invoke(app, ["capacity", "demo"]).output

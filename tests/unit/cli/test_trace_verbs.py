@@ -52,6 +52,17 @@ def test_stats_of_rates_are_those_published_and_may_be_cut(tmp_path):
         run("stats", path, "--start", "9w")
 
 
+def test_of_steps_longer_than_a_minute_the_busiest_step_is_told_and_no_minute(tmp_path):
+    """A series of ten minutes was said to have its "busiest minute at 10m"."""
+    path = tmp_path / "r.csv"
+    path.write_text(RATE)
+    result = run("stats", path, "--json", "-")
+    rates = json.loads(result.stdout)["rates"]
+    assert (rates["peak_minute"] > 0, rates["peak_minute_at_s"]) == (True, None)
+    assert "busiest step" in result.stderr
+    assert "busiest minute" not in result.stderr
+
+
 def test_stats_of_what_a_fleet_saw(tmp_path):
     store = SqliteStore(tmp_path / STORE_FILE)
     for number in (0, 1, 3):

@@ -456,3 +456,38 @@ def test_what_is_held_is_not_compared_while_a_gateway_has_not_just_told(stage):
     stage.hear(booked(stage, 2000))
     stage.step()
     assert stage.controller.corrections.correction("chat-1").ratio > held
+
+
+class Told:
+    """A SignalSource of pages that say how much KV there is."""
+
+    def __init__(self, kv_tokens):
+        self.kv_tokens = kv_tokens
+
+    async def read(self, replicas):
+        return {
+            replica: EngineSignals(kv_tokens=Known(self.kv_tokens[replica], 0.0)) if replica in self.kv_tokens else EngineSignals()
+            for replica in replicas
+        }
+
+
+def test_an_engine_that_holds_other_kv_than_its_profile_says_is_told_once_and_stays_in_the_status(stage):
+    pages = stage.pages = Told({})
+    stage.controller = stage.make()
+    ready_fleet(stage, 2)
+    first, second = sorted(stage.fleet.views)
+
+    def told(**kv_tokens):
+        pages.kv_tokens = kv_tokens
+        stage.step()
+        return [event.message for event in stage.sink.events if event.kind == "kv_differs"]
+
+    assert told(**{first: 9_100.0, second: 10_900.0}) == []
+    (words,) = told(**{first: 100_000.0, second: 10_000.0})
+    assert words.startswith(f"kv of profile p is 10000, but {first} holds 100000 tokens: places are left empty; set it to 100000")
+    assert told() == [words]
+    assert stage.controller.kv_told.differs("chat") == (words,)
+    assert told(**{first: 10_000.0, second: 5_000.0})[1:] == [
+        f"kv of profile p is 10000, but {second} holds 5000 tokens: it is sent more than it holds, and preempts; set it to 5000"
+    ]
+    assert len(stage.controller.kv_told.differs("chat")) == 1

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from forebay.controller.demand import BUCKET_S, Demand
-from forebay.domain.signal import Known, Unknown
 from forebay.ports import DemandBucket
 from forebay.testing.store import MemoryStore
 
@@ -21,6 +20,7 @@ class Watched:
         self.store = store or MemoryStore()
         self.now_s = 50.0
         self.wall_s = WALL_S
+        self.came = (0.0, 0.0, 0.0)
         self.demand = Demand(self.store, ["chat"])
 
     def again(self):
@@ -30,13 +30,14 @@ class Watched:
         return later
 
     def pass_s(self, seconds, per_s=None, every_s=1.0):
-        rates = (Unknown("gateway_lost"),) * 3
-        if per_s is not None:
-            rates = tuple(Known(factor * per_s, 0.0) for factor in (1, 1000, 100))
         for _ in range(round(seconds / every_s)):
-            self.demand.take("chat", rates, self.now_s, self.wall_s)
+            self.take(None if per_s is None else self.came)
             self.now_s += every_s
             self.wall_s += every_s
+            self.came = tuple(sum + every_s * factor * (per_s or 0.0) for sum, factor in zip(self.came, (1, 1000, 100), strict=True))
+
+    def take(self, came, corrections=None):
+        self.demand.take("chat", came, corrections or {}, self.now_s, self.wall_s)
 
     def column(self, name="requests"):
         history = self.demand.history("chat")
@@ -167,3 +168,50 @@ def test_a_damaged_note_is_forgotten(damaged):
     world = Watched(store)
     world.pass_s(BUCKET_S + 1, 2.0)
     assert world.column() == pytest.approx([600])
+
+
+def test_what_a_request_took_corrects_the_bucket_in_which_it_came_over_or_not():
+    world = Watched()
+    world.pass_s(BUCKET_S + 20, 1.0)
+    world.take(world.came, {int(WALL_S): (-240_000, 600), int(WALL_S + BUCKET_S): (500, -50)})
+    world.pass_s(BUCKET_S, 1.0)
+    assert world.column("prompt_tokens") == pytest.approx([60_000, 300_500], rel=0.02)
+    assert world.column("output_tokens") == pytest.approx([30_600, 29_950], rel=0.02)
+    assert [bucket.prompt_tokens for bucket in world.store.demand("chat")] == pytest.approx([60_000, 300_500], rel=0.02)
+    assert world.column() == pytest.approx([300, 300])
+
+
+def test_a_correction_that_comes_later_than_an_hour_or_of_an_unknown_bucket_changes_nothing():
+    world = Watched()
+    world.pass_s(14 * BUCKET_S + 1, 1.0)
+    kept = list(world.store.demand("chat"))
+    world.take(world.came, {int(WALL_S): (-9, -9), int(WALL_S - BUCKET_S): (7, 7)})
+    world.demand.save()
+    assert list(world.store.demand("chat")) == kept
+
+
+def test_a_correction_of_more_than_there_is_leaves_nothing_and_not_less():
+    world = Watched()
+    world.pass_s(BUCKET_S + 1, 1.0)
+    world.take(world.came, {int(WALL_S): (-10_000_000, 0)})
+    world.demand.save()
+    assert [bucket.prompt_tokens for bucket in world.store.demand("chat")] == [0.0]
+
+
+def test_a_restart_that_was_announced_forgets_nothing_of_its_bucket_and_doubles_nothing():
+    world = Watched()
+    world.pass_s(100, 2.0)
+    world.take(world.came)
+    world.demand.save()
+    after = world.again()
+    after.pass_s(201, 2.0)
+    assert after.column() == pytest.approx([600])
+
+
+def test_a_burst_counts_once_however_young_its_gateway_is():
+    world = Watched()
+    for second in range(301):
+        world.take((0.0 if second < 3 else 32.0, 0.0, 0.0))
+        world.now_s += 1
+        world.wall_s += 1
+    assert world.column() == pytest.approx([32])

@@ -2,7 +2,7 @@ import pytest
 
 from forebay.controller.gateways import ATTAINMENT_SAMPLES_MIN, FORGET_S, GATEWAYS_MAX, GatewayBook
 from forebay.domain.due import Due
-from forebay.domain.roster import LaneLoad, PoolLoad, ReplicaLoad, Snapshot, TierCounts
+from forebay.domain.roster import Corrected, LaneLoad, PoolLoad, ReplicaLoad, Snapshot, TierCounts
 from forebay.domain.signal import Known, Unknown
 
 LEASE_S = 10.0
@@ -220,3 +220,36 @@ def test_what_is_due_is_put_together_over_gateways_and_ages(book):
     assert isinstance(book.lanes_waiting("chat", 20.0), Unknown)
     book.bye("g")
     assert book.preemptible_due("chat", 20.0) == ()
+
+
+def test_what_came_grows_by_what_gateways_count_and_a_gateway_that_began_again_counts_from_nothing(book):
+    book.snapshot(snapshot(arrived=1000, at_s=1.0), 1.0)
+    assert book.came.total("chat") == (0, 0, 0)
+    book.snapshot(snapshot(arrived=1010, at_s=2.0), 2.0)
+    assert book.came.total("chat") == (10, 1000, 100)
+    book.snapshot(snapshot(arrived=3, at_s=3.0), 3.0)
+    assert book.came.total("chat") == (13, 1300, 130)
+    book.bye("g")
+    book.hello("g", 4.0)
+    book.snapshot(snapshot(arrived=2, at_s=4.0), 4.0)
+    assert book.came.total("chat") == (13, 1300, 130)
+
+
+def test_corrections_are_told_once_summed_over_gateways_net_of_preemptible_tiers(book):
+    def told(name, at_s, *corrected):
+        rows = [
+            TierCounts(tier, batch, 1, 0, 0, 0, 0, 0, 0, 0, 0, corrected=tuple(Corrected(*one) for one in corrected))
+            for tier, batch in (("interactive", False), ("batch", True))
+        ]
+        book.snapshot(Snapshot(name, at_s, 1, 1, (PoolLoad("chat", (), (), tuple(rows)),)), at_s)
+
+    book.hello("h", 0.0)
+    for name in "gh":
+        told(name, 1.0, (300, 5, 5))
+    assert book.came.corrections("chat") == {}
+    told("g", 2.0, (300, 8, 1), (600, -2, -1))
+    told("h", 2.0, (300, 5, 6))
+    assert book.came.corrections("chat") == {300: (3, -3), 600: (-2, -1)}
+    assert book.came.corrections("chat") == {}
+    told("g", 3.0, (600, -2, -1))
+    assert book.came.corrections("chat") == {}

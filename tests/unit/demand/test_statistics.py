@@ -49,6 +49,7 @@ def test_chunks_make_no_difference_and_numbers_are_numpys(times, sizes):
     assert found.prompt_tokens.p50 == np.quantile(prompt, 0.5, method="inverted_cdf")
     minutes = np.histogram(times, np.arange(0, 601, 60))[0]
     assert found.rates.peak_minute == pytest.approx(minutes.max() / 60)
+    assert found.rates.peak_minute_at_s == 60 * int(minutes.argmax())
     assert found.rates.hourly_peak_to_mean is None
 
 

@@ -11,10 +11,11 @@ from prometheus_client import generate_latest
 
 from forebay.adapters.upstream import HttpUpstream
 from forebay.admission.outcomes import Refusal
-from forebay.app import wiring
+from forebay.app import supervisor, wiring
 from forebay.app.config import decode
 from forebay.controller.reports import Reports
 from forebay.controller.sturdy import SturdyStore
+from forebay.domain.errors import BadInput
 from forebay.engine.catalogue import PROFILES
 from forebay.gateway.lending_families import lending_families
 from forebay.gateway.service import Gateway
@@ -103,3 +104,16 @@ def test_the_service_starts_what_there_is_and_gives_a_drain_its_time():
     unit = (DEPLOY / "systemd" / "forebay.service").read_text()
     assert "forebay up -c" in unit
     assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > 120
+
+
+def test_the_unit_is_not_restarted_for_a_configuration_that_is_wrong():
+    unit = (DEPLOY / "systemd" / "forebay.service").read_text()
+    assert f"RestartPreventExitStatus={BadInput.exit_code}\n" in unit
+
+
+def test_own_ports_follow_the_first_and_are_free_ones_where_none_is_named():
+    shared = f"{SPEC}\ngateway: {{listen: '127.0.0.1:8080', count: 3, own_port: 8090}}"
+    ports = {name: listen.port for name, listen in supervisor._listeners(decode(shared, "f", PROFILES)).items()}
+    assert [ports[f"hops-{number}"] for number in range(3)] == [8090, 8091, 8092]
+    free = supervisor._listeners(decode(shared.replace(", own_port: 8090", ""), "f", PROFILES))
+    assert [free[f"hops-{number}"].port for number in range(3)] == [0, 0, 0]

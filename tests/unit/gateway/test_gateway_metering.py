@@ -7,7 +7,7 @@ import pytest
 from emulated_fleet import body as streamed_body
 from emulated_fleet import fleet
 
-from forebay.domain.shape import Usage
+from forebay.domain.shape import Shape, Usage
 from forebay.domain.usage import (
     CACHED,
     COUNTED,
@@ -22,9 +22,10 @@ from forebay.domain.usage import (
     UsageMark,
     UsageRow,
 )
+from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.usage import Past, UsageBook
 from forebay.ports import NoJournal
-from forebay.spec.types import Model, Pool
+from forebay.spec.types import DEFAULT_TIERS, Model, Pool
 
 CHAT = {"model": "llama", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50}
 DAY_S = 86_400
@@ -69,6 +70,15 @@ def counted(gateway):
 def only(gateway):
     (counts,) = counted(gateway).values()
     return counts
+
+
+def demand(counts):
+    """Prompt and output tokens of what came, put right by what has ended since."""
+    corrected = counts.corrected
+    return (
+        counts.arrived_prompt_tokens + sum(one.prompt_tokens for one in corrected),
+        counts.arrived_output_tokens + sum(one.output_tokens for one in corrected),
+    )
 
 
 # -- how requests end ------------------------------------------------------------------------------------------------------
@@ -294,3 +304,60 @@ def test_what_an_earlier_start_left_is_told_from_where_the_ledger_has_it():
 def test_a_start_in_which_nothing_ended_leaves_nothing_to_tell():
     past = Past(Leftover("gw", "j", (), ()))
     assert (past.done, past.outgoing(), past.requests) == (True, None, 0)
+
+
+# -- what came, as the controller is told ------------------------------------------------------------------------------
+
+
+def test_demand_comes_to_what_the_ledger_has_once_all_has_ended(world):
+    async def test(front):
+        for _ in range(30):
+            await front.ask(CHAT)
+        counts = only(front.gateway)
+        assert front.counts().arrived_prompt_tokens != counts[PROMPT]
+        assert demand(front.counts()) == (counts[PROMPT], counts[OUTPUT])
+        assert all(one.start_unix_s % 300 == 0 for one in front.counts().corrected)
+
+    world(test, whole)
+
+
+def test_demand_is_corrected_where_it_came_and_not_where_it_ended(world):
+    async def test(front):
+        begun_unix_s = front.clock.wall_s()
+        client = await front.client()
+        client.send("/v1/chat/completions", CHAT)
+        await front.sleep(400)
+        (one,) = front.counts().corrected
+        assert one.start_unix_s == begun_unix_s // 300 * 300
+
+    async def takes_long(_, answer):
+        await asyncio.sleep(350)
+        await whole(_, answer)
+
+    world(test, takes_long)
+
+
+@pytest.mark.parametrize("script", [is_wrong, breaks_off], ids=["refused by its engine", "broken off"])
+def test_demand_agrees_with_the_ledger_however_it_ended(world, script):
+    async def test(front):
+        await front.ask({**CHAT, "stream": script is breaks_off})
+        await front.sleep(60)
+        counts = only(front.gateway)
+        assert demand(front.counts()) == (counts[PROMPT], counts[OUTPUT])
+
+    world(test, script)
+
+
+def test_demand_of_what_no_engine_got_stays_the_estimate():
+    meter = TierMeter("chat", DEFAULT_TIERS[0], 0.1)
+    meter.arrive(Shape(100, 20))
+    meter.ended(Outcome.SHED, None)
+    assert demand(meter.counts()) == (100, 20)
+
+
+def test_corrections_are_kept_for_an_hour_of_spans_and_no_longer():
+    meter = TierMeter("chat", DEFAULT_TIERS[0], 0.1)
+    for number in range(20):
+        meter.settled(Usage(3, 2), 1, 1, 300.0 * number)
+    meter.settled(Usage(3, 2), 1, 1, 0.0)
+    assert [one.start_unix_s // 300 for one in meter.counts().corrected] == list(range(8, 20))

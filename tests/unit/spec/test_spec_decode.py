@@ -161,6 +161,38 @@ class TestMeaning:
         assert (profile.cold_start.total_s, profile.law.base_s) == (34.0, 0.005)
         assert math.isclose(profile.law.per_kv_token_s, 3e-8)
 
+    def test_an_inherited_context_that_the_kv_cannot_hold_gives_way_to_the_models(self) -> None:
+        text = (
+            "models: {m: {context: 8192}}\nprofiles: {mine: {base: tiny, kv: 10000}}\n"
+            "pools: {c: {model: m, profile: mine, attach: [http://127.0.0.1:9100]}}\n"
+        )
+        profile = spec_of(text).pools[0].profile
+        assert profile is not None
+        assert (profile.context_tokens, profile.kv_tokens) == (8192, 10_000)
+
+    @pytest.mark.parametrize("context", ["{}", "{context: 12000}"], ids=["no context", "one longer than the KV"])
+    def test_a_context_that_nothing_shortens_to_the_kv_is_refused(self, context: str) -> None:
+        text = (
+            f"models: {{m: {context}}}\nprofiles: {{mine: {{base: tiny, kv: 10000}}}}\n"
+            "pools: {c: {model: m, profile: mine, attach: [http://127.0.0.1:9100]}}\n"
+        )
+        with pytest.raises(BadSpec, match="a context of 16384 tokens"):
+            spec_of(text)
+
+    def test_what_is_not_measured_is_inherited_until_it_is_set(self) -> None:
+        text = (
+            "profiles: {mine: {base: tiny, not_measured: [per_kv_token, per_sequence]},"
+            " next: {base: mine, step: {per_sequence: 40us}}, last: {base: next, step: {per_kv_token: 30ns}}}\n"
+            "pools: {c: {profile: mine, engine: {kind: emulated}}, d: {profile: next, engine: {kind: emulated}},"
+            " e: {profile: last, engine: {kind: emulated}}}\n"
+        )
+        found = {name: spec_of(text).pool(name).profile for name in "cde"}
+        assert {name: profile.not_measured for name, profile in found.items() if profile is not None} == {
+            "c": ("per_sequence", "per_kv_token"),
+            "d": ("per_kv_token",),
+            "e": (),
+        }
+
     def test_a_spread_is_inherited_and_steps_without_one_are_steady(self) -> None:
         text = (
             "profiles: {mine: {base: tiny, spread: {p5: 0.8, p95: 1.3, p99: 1.5}}, next: {base: mine, spread: {p99: 2}}}\n"
@@ -448,6 +480,9 @@ ENGINES: dict[str, tuple[str, str, str]] = {
     "no scheme": ("{attach: [h:1]}", "pools.c.attach[0]", "http://host:port"),
     "no url": ("{attach: []}", "pools.c.attach", "http://host:port"),
     "twice": ("{attach: [http://h:1, http://h:1/]}", "pools.c.attach[1]", "each engine once"),
+    "twice in two cases": ("{attach: [http://h:1, http://H:1]}", "pools.c.attach[1]", "each engine once"),
+    "twice with zeros": ("{attach: [http://h:8000, http://h:08000]}", "pools.c.attach[1]", "each engine once"),
+    "twice by name": ("{attach: [http://localhost:1, http://127.0.0.1:1]}", "pools.c.attach[1]", "each engine once"),
     "other count": ("{attach: [http://h:1], scaling: {max: 3}}", "pools.c.scaling.max", "1, the number of attached engines"),
     "ramp without cold start": ("{attach: [http://h:1], scaling: {ramp: 1/s/s}}", "pools.c.scaling.cold_start", "a duration"),
 }

@@ -45,6 +45,8 @@ class _Attached:
         elif not good and self._fails():
             self._move(ReplicaState.FAILED, detail, now_s)
         else:
+            if self.view.asks_key:  # it is down, or asks no more and is not well yet
+                self.view = msgspec.structs.replace(self.view, problem=detail, asks_key=False)
             return False
         return True
 
