@@ -20,8 +20,8 @@ from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
 
 EXACT_MAX: Final = 24
 """Up to so many permits the peak is computed exactly, from all of them; from buckets beyond."""
-RESERVE: Final = 0.04
-"""Share of the slots and the KV that preemptible work leaves free while others come, so that few of it have to give their place up."""
+RESERVE: Final = 0.06
+"""Share of the slots and the KV that preemptible work leaves free while others come, so that they find it where their turn is soonest."""
 BACKFILL_PREFILL: Final = 0.1
 """Share of the prefill budget that preemptible work may take then: what is outstanding is prefilled before the next prompt."""
 LAG_S: Final = 0.03

@@ -125,6 +125,11 @@ class Pump:
         elif replicas.held:
             replicas.held.clear()
         effects.append(_dispatch(entry.id, replica.id, replica.url))
+        if entry.lane.preemptible:
+            if replicas.courteous:
+                replicas.risked = replica
+        elif replicas.risked is not None and (regretted := replicas.regrets(now_s)) is not None:
+            self._clear_way(entry, regretted, now_s, effects)
 
     @property
     def prefilled_s(self) -> float:
@@ -223,7 +228,7 @@ class Pump:
         return True
 
     def _clear_way(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
-        """Take back what has not begun there and would be in the way of ``entry``, unless together they are little."""
+        """Take back what has not begun there and would be in the way of ``entry`` or of who comes next, unless together they are little."""
         unbegun = [(one, 0) for one in replica.young.unbegun(now_s, replica.lag_s) if may_restart(one, self.replicas, now_s)]
         tokens = sum([one.outstanding for one, _ in unbegun])
         if tokens and tokens + entry.uncached > BACKFILL_PREFILL * replica.capacity.prefill_tokens:

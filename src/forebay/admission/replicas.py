@@ -73,6 +73,8 @@ class Replicas:
         self.moment_s = math.inf
         """…and while there are any, when the first of these moments is foreseen to come."""
         self.reserve = Reserve()
+        self.risked: Replica | None = None
+        """Where preemptible work was started last, while that may not have begun."""
         self._unweighed: list[Replica] = []
         """Replicas whose rank is not that of their permits now: where there is no choice, nobody weighs."""
         self.prefixes = PrefixIndex()
@@ -228,6 +230,16 @@ class Replicas:
             if other.prefill_tokens:
                 other.want_prefill()
         return False
+
+    def regrets(self, now_s: float) -> Replica | None:
+        """Where preemptible work was started last, if no other replica is clear any more, and something there has not begun."""
+        risked = self.risked
+        if risked is None:
+            return None
+        if not risked.listed or not risked.young.unbegun(now_s, risked.lag_s):
+            self.risked = None
+            return None
+        return risked if self.reserve.leaves_none(risked, self.listed, self.prefill_tokens_per_s, now_s) else None
 
     def _nearest(self, ticket: Ticket, candidates: Collection[Replica], now_s: float) -> Replica | None:
         """Of the one without regard to prefixes and those that have some of its prompt: where least is prefilled before its first token."""

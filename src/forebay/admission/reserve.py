@@ -2,12 +2,14 @@
 
 An engine finishes the step it is in, so a prompt that came before is in the way of one that comes during it, however unimportant.
 No order in the queue helps there, but the choice of the moment does: a preemptible prompt goes to one replica while others are
-clear. How many, the others' own prompts tell: as many as these keep busy. Waiting for the moment costs little, until places stand
-empty: the more are idle, the longer the way to a clear replica may be.
+clear. How many, the others' own prompts tell: as many as these keep busy. It begins some time after it was sent, so a replica that is
+clear by then is clear soon enough. To wait longer than that costs little, until places stand empty: the more are idle, the longer the
+way to a clear replica may be. Until it begins the moment can be lost again, to a prompt that takes the last clear replica; then it is
+taken back.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from forebay.admission.budget import RESERVE, Replica
@@ -19,7 +21,9 @@ FOLD_S: Final = 0.01
 BUSY_MIN: Final = 0.01
 """Demand that keeps less than this of a replica busy is gone."""
 PATIENCE_S: Final = 0.6
-"""Seconds until the next clear replica that a wholly idle replica may accept; one with no idle places accepts none."""
+"""Seconds until the next clear replica that a wholly idle replica may accept beyond its lag; one with no idle places accepts none."""
+LAG_SHARE: Final = 0.6
+"""Of its lag, what passes before a prompt that is sent now is in a step of its engine; the rest is that step's own decodes."""
 AGAIN_S_MIN = 0.001
 """A moment that is foreseen is asked for no sooner than this after it was not yet there."""
 
@@ -62,7 +66,19 @@ class Reserve:
         kept = self.replicas(len(clear_in_s) + 1, prefill_tokens_per_s, now_s)
         if kept < 1:
             return now_s
-        return now_s + max(0.0, clear_in_s[kept - 1] - PATIENCE_S * idle_share(replica))
+        return now_s + max(0.0, clear_in_s[kept - 1] - patience_s(replica))
+
+    def leaves_none(self, replica: Replica, listed: Sequence[Replica], prefill_tokens_per_s: float, now_s: float) -> bool:
+        """Whether, with preemptible work about to begin on ``replica``, none of the ``listed`` ones is clear, now or soon enough."""
+        if self.replicas(len(listed), prefill_tokens_per_s, now_s) < 1:
+            return False
+        soon_s = patience_s(replica)
+        return all(other is replica or other.clear_in_s(now_s) > soon_s for other in listed)
+
+
+def patience_s(replica: Replica) -> float:
+    """In how many seconds another replica must be clear for preemptible work to start on ``replica``."""
+    return LAG_SHARE * replica.lag_s + PATIENCE_S * idle_share(replica)
 
 
 def idle_share(replica: Replica) -> float:

@@ -17,6 +17,7 @@ TOLD = frozenset(
 """While it starts."""
 ORDINARY = frozenset(
     {
+        "gateway_config",  # its own log says it
         *("roster", "engine_started", "engine_adopted", "gateway_joined", "gateway_left", "gateway_drain", "gateway_drained"),
         "connections_bounded",
         *("replica_requested", "replica_provisioning", "replica_loading", "replica_stopped"),

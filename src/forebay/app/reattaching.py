@@ -11,7 +11,7 @@ from typing import Protocol
 
 from forebay.app.watched_file import WatchedFile
 from forebay.domain.errors import BadInput
-from forebay.domain.reloads import STARTED, Reloads
+from forebay.domain.reloads import Reloads
 from forebay.spec.types import Spec
 
 
@@ -45,11 +45,8 @@ class Reattaching(WatchedFile):
             spec = await asyncio.to_thread(config.load, self._path, again=True)
             self._take(spec)
         except BadInput as error:
-            reloads.refused += 1
-            reloads.waits = True
-            owner.tell("config_refused", f"the controller keeps the configuration before: {str(error).removesuffix(STARTED)}")
+            owner.tell("config_refused", f"the controller keeps the configuration before: {reloads.refuse(error)}")
             return
         reloads.taken += spec != before
-        if reloads.waits:  # or the log's last word would be the refusal
+        if reloads.accept():  # or the log's last word would be the refusal
             owner.tell("config_taken", f"{self._path} is right again, and the controller goes by it")
-        reloads.waits = False

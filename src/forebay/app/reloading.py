@@ -10,7 +10,6 @@ from pathlib import Path
 from forebay.app.gateway_wiring import GatewaySystem
 from forebay.app.watched_file import WatchedFile
 from forebay.domain.errors import BadInput, ForebayError
-from forebay.domain.reloads import STARTED
 from forebay.spec.told import changes
 from forebay.spec.types import Spec
 
@@ -35,13 +34,11 @@ class Reloader(WatchedFile):
             keys = self._system.keys.read(spec) if self._system.keys is not None else None
             gateway.reload(spec)
         except BadInput as error:
-            gateway.reloads.refused += 1
-            gateway.reloads.waits = True
-            self._say("config_refused", f"the configuration before is kept: {str(error).removesuffix(STARTED)}")
+            self._say("config_refused", f"the configuration before is kept: {gateway.reloads.refuse(error)}")
             return
         if self._system.keys is not None and keys is not None and self._system.keys.use(keys):
             gateway.desk.knock()
-        was_refused, gateway.reloads.waits = gateway.reloads.waits, False
+        was_refused = gateway.reloads.accept()
         if not changed:
             if was_refused:  # or the log's last word would be the refusal
                 self._say("config_taken", f"{self._path} says again what is served by all the while")

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -12,17 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from forebay.cli import admin_client, output
-from forebay.controller.gateways import ATTAINMENT_SAMPLES_MIN, ATTAINMENT_WINDOW_S
-from forebay.controller.status import PoolStatus, Status
+from forebay.controller.gateways import ATTAINMENT_SAMPLES_MIN, ATTAINMENT_WINDOW_S, RATE_WINDOW_S
+from forebay.controller.status import PoolStatus, ReplicaStatus, Status
 from forebay.domain.units import format_duration
 
 RATE, COST = "req/min*", "$ so far"
+LEFT_OUT = f"preemptible tiers are left out; req/min is of the last {format_duration(RATE_WINDOW_S)}, and because names its own time"
 FEW = (
     f"fewer than {ATTAINMENT_SAMPLES_MIN} first tokens of streams in the last {format_duration(ATTAINMENT_WINDOW_S)}; "
     "answers that aren't streamed have none to time"
 )
 UNSERVED = {"shed": "were refused", "failed": "failed", "truncated": "broke off"}
-STATE_ORDER = ("ready", "requested", "provisioning", "loading", "draining", "failed")
+STATE_ORDER = ("ready", "ejected", "requested", "provisioning", "loading", "draining", "failed")
 
 
 def command(
@@ -72,7 +74,7 @@ def render(found: Status) -> RenderableType:
         table.add_row(*_row(pool))
     inside = " · † inside the engines" if any(pool.waiting_in_engines for pool in found.pools) else ""
     few = f"\n‡ {FEW}" if any(pool.unknown.get("ttft_attainment") == "few" for pool in found.pools) else ""
-    parts: list[RenderableType] = [table, Text(f"* preemptible tiers are left out{inside}{few}", style="dim"), _replicas(found)]
+    parts: list[RenderableType] = [table, Text(f"* {LEFT_OUT}{inside}{few}", style="dim"), _replicas(found)]
     for pool in found.pools:
         parts += [Text(f"{pool.pool}: {words}", style="yellow") for words in _besides(pool)]
         parts += [Text(f"! {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
@@ -95,10 +97,13 @@ def _besides(pool: PoolStatus) -> list[str]:
 
 
 def _row(pool: PoolStatus) -> list[str]:
-    states = ", ".join(f"{pool.replicas[state]} {state}" for state in STATE_ORDER if pool.replicas.get(state))
+    counts = Counter(pool.replicas)
+    counts.update(_state(row) for row in pool.detail)
+    counts.subtract(row.state for row in pool.detail)
+    states = ", ".join(f"{counts[state]} {state}" for state in STATE_ORDER if counts[state] > 0)
     return [
         f"{pool.pool}\n[dim]{escape(pool.model)}[/dim]",
-        str(pool.desired),
+        str(pool.desired) + (f"\n[dim]needs {pool.needed}[/dim]" if pool.needed is not None else ""),
         states or "none",
         _number(pool, "lanes_waiting", pool.waiting, "{:.0f}") + (f" + {pool.waiting_in_engines:.0f}†" if pool.waiting_in_engines else ""),
         _number(pool, "arrival_per_s", pool.arrival_per_min, "{:.0f}"),
@@ -106,6 +111,11 @@ def _row(pool: PoolStatus) -> list[str]:
         f"[bold]{pool.binding}[/bold] {escape(pool.because)}",
         _usd(pool.cost_usd),
     ]
+
+
+def _state(row: ReplicaStatus) -> str:
+    """As a request meets it: a gateway knows that an engine is dead before who runs it does."""
+    return "ejected" if row.ejected and row.state == "ready" else row.state
 
 
 def _number(pool: PoolStatus, signal: str, value: float | None, form: str) -> str:
@@ -127,7 +137,7 @@ def _replicas(found: Status) -> Table:
         for row in pool.detail:
             table.add_row(
                 row.id,
-                row.state + (f" [red]{escape(row.problem)}[/red]" if row.problem else ""),
+                _state(row) + (f" [red]{escape(row.problem)}[/red]" if row.problem else ""),
                 format_duration(row.for_s),
                 "–" if row.streams is None else str(row.streams),
                 "–" if row.kv_usage is None else f"{100 * row.kv_usage:.0f}%",

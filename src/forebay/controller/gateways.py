@@ -107,13 +107,18 @@ class GatewayBook:
             record.acknowledged = max(record.acknowledged, (term, version))
             record.heard_s = now_s
 
-    def snapshot(self, snapshot: Snapshot, now_s: float) -> None:
-        """Take a snapshot; it is also an acknowledgement of the roster it names."""
+    def snapshot(self, snapshot: Snapshot, now_s: float) -> str:
+        """Take a snapshot; it is also an acknowledgement of the roster it names. What is new of its configuration file, in words."""
         record = self.records.get(snapshot.gateway)
-        if record is not None:
-            self.came.take(record.snapshot, snapshot)
-            record.take(snapshot, now_s)
-            record.acknowledged = max(record.acknowledged, (snapshot.term, snapshot.version))
+        if record is None:
+            return ""
+        self.came.take(record.snapshot, snapshot)
+        before, now = "" if record.snapshot is None else record.snapshot.refused, snapshot.refused
+        record.take(snapshot, now_s)
+        record.acknowledged = max(record.acknowledged, (snapshot.term, snapshot.version))
+        if now == before:
+            return ""
+        return f"gateway {record.name} " + (f"keeps the configuration before: {now}" if now else "goes by the configuration file again")
 
     def lost(self, gateway: str) -> None:
         """Its connection is gone; it may come back."""
@@ -198,6 +203,24 @@ class GatewayBook:
                 row.streams for load in record.snapshot.pools if load.pool == pool for row in load.replicas if row.replica == replica
             )
         return total
+
+    def ejected(self, pool: str, replica: str, now_s: float) -> bool:
+        """Whether a gateway whose lease holds gives ``replica`` no requests: they know of it before anybody else."""
+        return any(
+            replica in load.ejected
+            for record in self.records.values()
+            if record.snapshot is not None and now_s - record.heard_s <= self.lease_s
+            for load in record.snapshot.pools
+            if load.pool == pool
+        )
+
+    def refusing(self) -> dict[str, list[str]]:
+        """What is wrong with the configuration file, and the gateways that refuse it for that."""
+        found: dict[str, list[str]] = {}
+        for record in self.records.values():
+            if record.snapshot is not None and record.snapshot.refused:
+                found.setdefault(record.snapshot.refused, []).append(record.name)
+        return found
 
     def live_tokens(self, pool: str, replica: str) -> tuple[float, float]:
         """(all, preemptible) KV tokens in flight on ``replica`` by the last words of every gateway."""

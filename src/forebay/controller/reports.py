@@ -22,6 +22,8 @@ from forebay.scaling import explain
 
 SECONDS_PER_MIN = 60.0
 FUTURE_S_MAX = 60.0
+NAMED_MAX = 3
+"""Gateways, in a sentence."""
 CLOCK_TIME = re.compile(r"[0-2]?[0-9]:[0-5][0-9]")
 
 
@@ -78,8 +80,15 @@ class Reports:
             roster_version=controller.roster.version,
             gateways={record.name: "ok" if now_s - record.heard_s <= controller.book.lease_s else "silent" for record in records},
             pools=tuple(self._pool(ward, now_s) for ward in controller.wards.values()),
-            problems=(self._store.problem,) if self._store.problem else (),
+            problems=((self._store.problem,) if self._store.problem else ()) + self._refused(),
         )
+
+    def _refused(self) -> tuple[str, ...]:
+        """That the configuration file is refused, by whom and why."""
+        found = {why: _named(gateways) for why, gateways in self._controller.book.refusing().items()}
+        if why := self._controller.reloads.why:
+            found[why] = "the controller" + (f" and {found[why]}" if why in found else "")
+        return tuple(f"the configuration file is refused by {who}, and the one before goes on: {why}" for why, who in found.items())
 
     def explain(self, pool: str | None, at: str | None) -> list[Explanation]:
         """Why each pool (or ``pool``) has its replicas now, or had them at the ISO time ``at``."""
@@ -142,6 +151,7 @@ class Reports:
             waiting_in_engines=_sum([each.waiting for each in seen.replicas if each.state is ReplicaState.READY] if seen else []),
             waiting_preemptible=self._controller.book.preemptible_waiting(ward.pool.name, now_s),
             unserved=self._controller.book.unserved(ward.pool.name, now_s),
+            needed=explain.needed(decision) if decision is not None else None,
             kv_differs=self._controller.kv_told.differs(ward.pool.name),
         )
 
@@ -159,7 +169,13 @@ class Reports:
             restarts=view.restarts,
             problem=view.problem,
             gateway="" if self._controller.leasing is None else self._controller.leasing.leases.holder(view.id),
+            ejected=self._controller.book.ejected(view.pool, view.id, now_s),
         )
+
+
+def _named(gateways: list[str]) -> str:
+    more = f" and {len(gateways) - NAMED_MAX} more" if len(gateways) > NAMED_MAX else ""
+    return f"gateway{'s' * (len(gateways) > 1)} {', '.join(gateways[:NAMED_MAX])}{more}"
 
 
 def _value(signal: Signal) -> float | None:

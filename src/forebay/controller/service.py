@@ -149,7 +149,8 @@ class Controller:
 
     def _told(self, snapshot: Snapshot, now_s: float) -> Heard | None:
         """How a gateway is; it is answered only where there are several, which must know of one another."""
-        self.book.snapshot(snapshot, now_s)
+        if words := self.book.snapshot(snapshot, now_s):
+            self._event("gateway_config", words)
         if self.leasing is not None:
             self.leasing.heard(snapshot.gateway, now_s)
         self._acknowledged(snapshot.gateway, snapshot.term, snapshot.version, now_s)

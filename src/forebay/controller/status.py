@@ -19,6 +19,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     problem: str
     gateway: str = ""
     """Where there may be several: the one that it is leased to."""
+    ejected: bool = False
+    """Its gateway gives it no requests, whatever ``state`` says: that is of who runs it."""
 
 
 class PoolStatus(msgspec.Struct, frozen=True):
@@ -48,6 +50,8 @@ class PoolStatus(msgspec.Struct, frozen=True):
     """In lanes too, beside ``waiting``."""
     unserved: dict[str, int] | None = None
     """Requests of the last 5 min by what became of them (``arrived``, ``shed``, ``failed``, ``truncated``), preemptible tiers left out."""
+    needed: int | None = None
+    """Where a cap binds, and so of attached engines: what ``desired`` would be without it."""
     kv_differs: tuple[str, ...] = ()
     """Replicas that hold other KV than the profile says, in words."""
 

@@ -234,6 +234,8 @@ class PoolLoad(msgspec.Struct, frozen=True):
     lanes: tuple[LaneLoad, ...]
     replicas: tuple[ReplicaLoad, ...]
     counts: tuple[TierCounts, ...]
+    ejected: tuple[str, ...] = ()
+    """Replicas of the roster that it gives no requests."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
@@ -247,6 +249,8 @@ class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
     pools: tuple[PoolLoad, ...]
     shares: SharesUsed | None = None
     """Of teams' limits, under leases. None: an older gateway, which holds all of each limit for its own."""
+    refused: str = ""
+    """What is wrong with the configuration file, where that is not what it serves by."""
 
 
 class Finished(msgspec.Struct, frozen=True):

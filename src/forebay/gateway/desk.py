@@ -295,7 +295,8 @@ class Desk:
         loads = []
         for pool in self.pools.values():
             lanes, replicas = pool.admission.load(now_s)
-            loads.append(PoolLoad(pool.name, lanes, replicas, tuple(meter.counts() for meter in pool.meters.values())))
+            counts, out = tuple(meter.counts() for meter in pool.meters.values()), tuple(pool.outliers.out)
+            loads.append(PoolLoad(pool.name, lanes, replicas, counts, out))
         return tuple(loads)
 
     def limits_left(self, team: str) -> bytes:

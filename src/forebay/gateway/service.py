@@ -220,7 +220,8 @@ class Gateway(Duties):
 
     def snapshot(self) -> Snapshot:
         """Lanes, what is in flight, and counters, now."""
-        return Snapshot(self.name, self.clock.now_s(), self._roster.term, self._roster.version, self.desk.loads())
+        loads, refused = self.desk.loads(), self.reloads.why
+        return Snapshot(self.name, self.clock.now_s(), self._roster.term, self._roster.version, loads, refused=refused)
 
     def report(self) -> Snapshot:
         """The same for the controller, with the limits of teams where it divides them."""

@@ -23,11 +23,12 @@ def starved(sight: Sight) -> bool:
 
 
 def raised(
-    pool: str, sight: Sight, memory: Memory, settings: Scaling, slo: Slo, exhausted: str, asks: Term | None = None
+    pool: str, sight: Sight, memory: Memory, settings: Scaling, slo: Slo, exhausted: str, asks: Term | None = None, needed: int = 0
 ) -> tuple[Alert, ...]:
     """The alerts that hold.
 
     ``exhausted``: why no more replicas come although they are wanted; empty if they do. ``asks``: the cap that waits for approval.
+    ``needed``: replicas that would be wanted if there were no caps.
     """
     now_s = sight.now_s
     found: list[Alert] = []
@@ -46,7 +47,7 @@ def raised(
         since_s = memory.exhausted_since_s if memory.exhausted_since_s is not None else now_s
         found.append(Alert(AlertKind.POOL_EXHAUSTED, pool, exhausted, since_s))
     elif _full(sight, memory, settings):
-        found.append(Alert(AlertKind.POOL_EXHAUSTED, pool, _waits(sight, settings), (memory.waiting.since_s or 0.0) + FULL_FOR_S))
+        found.append(Alert(AlertKind.POOL_EXHAUSTED, pool, _waits(sight, settings, needed), (memory.waiting.since_s or 0.0) + FULL_FOR_S))
     if asks is not None:
         since_s = memory.asked_since_s if memory.asked_since_s is not None else now_s
         found.append(Alert(AlertKind.APPROVAL_WANTED, pool, f"held at {asks.replicas}: {asks.because}", since_s))
@@ -77,9 +78,10 @@ def _full(sight: Sight, memory: Memory, settings: Scaling) -> bool:
     return fixed and memory.waiting.since_s is not None and memory.waiting.for_s(sight.now_s) >= FULL_FOR_S
 
 
-def _waits(sight: Sight, settings: Scaling) -> str:
+def _waits(sight: Sight, settings: Scaling, needed: int) -> str:
     most = settings.max_replicas
     words = f"{sight.waiting:.0f} requests wait, and there are never more than {most} {'replica' if most == 1 else 'replicas'}"
+    words += f"; {needed} would be needed" if needed > most else ""
     if sight.in_engines <= sight.waiting / 2:
         return words
     return (

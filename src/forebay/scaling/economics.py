@@ -129,6 +129,11 @@ def landed(cold_start_s: float, swing: float) -> float:
     return LANDED_QUICK + max(slowness(cold_start_s), stillness(swing)) * (LANDED_SLOW - LANDED_QUICK)
 
 
+def landed_on_demand(swing: float) -> float:
+    """The same of a change that present demand asks for and the forecast does not: only where that hardly strays."""
+    return stillness(swing) * LANDED_SLOW
+
+
 def stillness(swing: float) -> float:
     """1 for a forecast that strays by SWING_STILL or less, 0 for one that does by SWING_RESTLESS or more."""
     return min(1.0, max(0.0, (SWING_RESTLESS - swing) / (SWING_RESTLESS - SWING_STILL)))

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from forebay.domain.scaling import Decision, Term
+from forebay.domain.scaling import Decision, Term, TermKind
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -32,3 +32,11 @@ def summary(decision: Decision) -> str:
     noun = "replica" if decision.replicas == 1 else "replicas"
     troubles = "".join(f"; {alert.kind.value}: {alert.message}" for alert in decision.alerts)
     return f"{decision.pool}: {decision.replicas} {noun}{because}{troubles}"
+
+
+def needed(decision: Decision) -> int | None:
+    """Replicas that would be wanted but for the cap that binds; None where none does."""
+    bound = binding(decision)
+    if bound is None or bound.kind is not TermKind.CAP:
+        return None
+    return max([term.replicas for term in decision.terms if term.kind in {TermKind.FLOOR, TermKind.TRIGGER}], default=None)

@@ -55,12 +55,12 @@ def demanded(demand: Demand, capacity: PoolCapacity, fraction: float = 0.0) -> T
     replicas = whole_replicas(demand.proven - fraction)
     each = f", one replica serves {per_time(capacity.rate_per_s)}" if capacity.rate_per_s else ""
     limit = f", limited by {demand.unit}" if demand.unit != "requests" else ""
-    certain = f"at least {demand.proven:.2f} replicas' worth over {format_time(demand.window_s)}"
+    lately, certain = format_time(demand.window_s), f"at least {demand.proven:.2f} replicas' worth"
     return Term(
         "demand",
         TermKind.FLOOR,
         replicas,
-        f"{per_time(demand.rate_per_s)} arrive{each}{limit}: {certain}",
+        f"{per_time(demand.rate_per_s)} arrived over {lately}{each}{limit}: {certain}",
         {
             "rate_per_s": demand.rate_per_s,
             "replica_rate_per_s": capacity.rate_per_s or 0.0,

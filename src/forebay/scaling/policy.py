@@ -106,7 +106,9 @@ class QueueFirst:
             terms=terms,
             posture=posture,
             posture_because=because,
-            alerts=alerts.raised(observation.pool, sight, memory, settings, self._slo, exhausted, binding if asked else None),
+            alerts=alerts.raised(
+                observation.pool, sight, memory, settings, self._slo, exhausted, binding if asked else None, reasons.wanted
+            ),
             look_again_at_s=sight.now_s + settings.interval_s,
             memory=self._dumped(memory, remembered),
             warm=warm_nodes,
@@ -193,6 +195,10 @@ class QueueFirst:
         reserve = self._reserve(observation, sight, memory, capacity, seen, prices) if seen is not None and settings.forecast else None
         if seen is not None and reserve is not None:
             seen = msgspec.structs.replace(seen, headroom_start=reserve.running_start, headroom_keep=reserve.running_keep)
+        # Beside warm nodes the split says what runs: more of it running is less of it warm.
+        swing, landings = memory.learnt.swing, (0.0, 0.0)
+        if reserve is None:
+            landings = economics.landed(cold_start_s, swing), economics.landed_on_demand(swing)
         facts = weighing.Facts(
             sight,
             memory,
@@ -206,8 +212,7 @@ class QueueFirst:
             prices,
             self._wake_s,
             observation.preemptible_due,
-            # Beside warm nodes the split says what runs: more of it running is less of it warm.
-            economics.landed(cold_start_s, memory.learnt.swing) if reserve is None else 0.0,
+            *landings,
         )
         hold = None
         if missing:
@@ -292,7 +297,9 @@ class QueueFirst:
         trigger = TermKind.TRIGGER
         pulled = max([term.replicas for term in reasons.terms if term.kind is trigger], default=0)
         if pulled > cap.replicas:
-            return f"{pulled} replicas are wanted and {cap.replicas} is the most allowed" + ("" if cap.name == "max" else f" ({cap.name})")
+            return f"{reasons.wanted} replicas are wanted and {cap.replicas} is the most allowed" + (
+                "" if cap.name == "max" else f" ({cap.name})"
+            )
         if alerts.starved(sight):
             return f"all {sight.overdue} starts under way are overdue: no hardware comes"
         return ""
@@ -323,9 +330,11 @@ def _bound(reasons: Reasons, sight: Sight) -> tuple[tuple[Term, ...], Term]:
     else:
         index = [term.replicas for term in terms].index(reasons.wanted)
     cap = caps.lowest(reasons.caps)
-    if terms[index].replicas > cap.replicas:
-        index = len(terms) + reasons.caps.index(cap)
     terms.extend(reasons.caps)
+    if terms[index].replicas > cap.replicas:
+        because = f"{cap.because}; {terms[index].replicas} would be needed ({terms[index].name})"
+        index = len(terms) - len(reasons.caps) + reasons.caps.index(cap)
+        terms[index] = msgspec.structs.replace(cap, because=because)
     terms[index] = msgspec.structs.replace(terms[index], binding=True)
     return tuple(terms), terms[index]
 

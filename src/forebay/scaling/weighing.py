@@ -46,6 +46,8 @@ class Facts(msgspec.Struct, frozen=True):
     """What waits of preemptible tiers."""
     landed: float = 0.0
     """How far into the band a change goes (`economics.landed`)."""
+    landed_on_demand: float = 0.0
+    """The same where present demand asks for it, and the forecast does not."""
 
 
 class Reasons(msgspec.Struct, frozen=True):
@@ -88,7 +90,7 @@ def weighed(facts: Facts, hold: Term | None) -> Reasons:
         base = buffer or terms[-1]
         terms.append(base)
     if outlook is not None:
-        forecast = _landed(_gathered(floors.forecasted(outlook, capacity, facts.prices), facts), facts)
+        forecast = _landed(_gathered(floors.forecasted(outlook, capacity, facts.prices), facts), base, facts)
         terms.append(forecast)
         base = forecast if base is None or forecast.replicas > base.replicas else base
         each_per_s, learnt = capacity.rate_per_s or math.inf, facts.memory.learnt
@@ -138,17 +140,25 @@ def _gathered(forecast: Term, facts: Facts) -> Term:
     return msgspec.structs.replace(forecast, replicas=max(0, forecast.replicas - more), because=because)
 
 
-def _landed(forecast: Term, facts: Facts) -> Term:
-    """``forecast``, where it asks for more than there is: into the band, so that the next change is not due at once."""
-    outlook, part = facts.outlook, facts.landed
-    spare = floors.spared(forecast.replicas, facts.settings)
-    if outlook is None or not part or (spare or forecast).replicas <= facts.sight.desired:
+def _landed(forecast: Term, demand: Term | None, facts: Facts) -> Term:
+    """``forecast``, where it, or ``demand``, asks for more than there is: into the band, so that the next change is not due at once."""
+    outlook, enough, part = facts.outlook, forecast.replicas, 0.0
+    if _rises(forecast, facts):
+        part = facts.landed
+    elif demand is not None and _rises(demand, facts):
+        enough, part = demand.replicas, facts.landed_on_demand
+    if outlook is None or not part:
         return forecast
     replicas = floors.landing(outlook, facts.capacity, facts.prices.allowed, part)
-    if replicas <= forecast.replicas:
+    if replicas <= enough:
         return forecast
-    because = f"{forecast.because}; {forecast.replicas} would do, and once there is a change it goes as far as {replicas}"
+    because = f"{forecast.because}; {enough} would do, and once there is a change it goes as far as {replicas}"
     return msgspec.structs.replace(forecast, replicas=replicas, because=because)
+
+
+def _rises(floor: Term, facts: Facts) -> bool:
+    """Whether ``floor``, spares included, asks for more than there is."""
+    return (floors.spared(floor.replicas, facts.settings) or floor).replicas > facts.sight.desired
 
 
 def _kept(facts: Facts, part: float) -> int | None:

@@ -9,7 +9,7 @@ from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.machine import Admission
 from forebay.admission.outcomes import Shortage
 from forebay.admission.preempting import PREEMPTIONS_MAX
-from forebay.admission.reserve import AGAIN_S_MIN, DEMAND_TAU_S, PATIENCE_S, Reserve, idle_share
+from forebay.admission.reserve import AGAIN_S_MIN, DEMAND_TAU_S, LAG_SHARE, Reserve, patience_s
 from forebay.admission.young import UNBEGUN_LAG
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica
 from forebay.domain.shape import Shape
@@ -152,8 +152,20 @@ def test_the_more_is_idle_the_longer_the_way_to_a_clear_replica_may_be() -> None
         pool.arrive(1, "top", "t", Shape(2000, 10), 30.0)
         other = next(one for one in pool._replicas.listed if 1 not in one.permits)
         taker = next(one for one in pool._replicas.listed if 1 in one.permits)
-        assert (PATIENCE_S * idle_share(other) >= taker.clear_in_s(30.0)) == starts
+        assert (patience_s(other) >= taker.clear_in_s(30.0)) == starts
         assert bool(pool.arrive(2, "batch", "b", LONG, 30.0)) == starts, f"{running} run"
+
+
+def test_a_replica_that_is_clear_before_the_prompt_begins_is_clear_soon_enough() -> None:
+    """Batch waited for another replica to be clear when it was sent; it begins only a while after that, and places stood idle for it."""
+    for clear_in_s, starts in ((LAG_SHARE * LAG_S - 0.001, True), (LAG_SHARE * LAG_S + 0.001, False)):
+        pool = busy_pool(running=2 * (ROOM - 2))
+        taken = replica_of(pool.arrive(1, "top", "t", LONG, 30.0))
+        taker, other = sorted(pool._replicas.listed, key=lambda one: one.id != taken)
+        other.lag_s = LAG_S
+        taker.horizon_s = 30.0 + clear_in_s + patience_s(other) - LAG_SHARE * LAG_S
+        assert bool(pool.arrive(2, "batch", "b", LONG, 30.0)) == starts
+        pool.check()
 
 
 def test_a_moment_that_comes_by_the_passing_of_time_is_not_missed() -> None:
@@ -164,7 +176,7 @@ def test_a_moment_that_comes_by_the_passing_of_time_is_not_missed() -> None:
     other = next(one for one in pool._replicas.listed if one is not taker)
     assert pool.arrive(2, "batch", "b", LONG, 30.0) == []
     moment_s = pool.next_deadline_s()
-    assert moment_s == pytest.approx(taker.horizon_s - PATIENCE_S * idle_share(other))
+    assert moment_s == pytest.approx(taker.horizon_s - patience_s(other))
     assert pool.quiet_until_s() == moment_s
     assert pool.advance(moment_s - 0.01) == []
     (started,) = pool.advance(pool.next_deadline_s() or 0.0)
@@ -220,14 +232,14 @@ def test_batch_leaves_replicas_clear_while_it_has_its_places_and_is_never_stuck(
     for ticket, (top, prompt, passed_s) in enumerate(came):
         now_s += passed_s
         pool.advance(now_s)
-        before = {one.id: (one.clear_in_s(now_s), idle_share(one)) for one in live.listed}
+        before = {one.id: (one.clear_in_s(now_s), patience_s(one)) for one in live.listed}
         owed = pool._lanes[1].owed_tokens
         effects = pool.arrive(ticket, "top" if top else "batch", "t", Shape(prompt, 10), now_s, whole=not top)
         started = [effect for effect in effects if isinstance(effect, Dispatch) and effect.ticket == ticket]
         if started and not top and live.courteous and owed <= 0:  # what is owed waits for no moment
             kept = live.reserve.replicas(replicas, PER_S, now_s)
             others = sorted(clear_s for name, (clear_s, _) in before.items() if name != started[0].replica_id)
-            assert not kept or others[kept - 1] <= PATIENCE_S * before[started[0].replica_id][1] + 1e-9
+            assert not kept or others[kept - 1] <= before[started[0].replica_id][1] + 1e-9
         pool.check()
     # All that runs gives its first token and ends; all that waits must have started by then.
     for _ in range(10_000):
@@ -355,6 +367,55 @@ def test_a_request_goes_where_only_a_prompt_is_that_has_not_begun() -> None:
     assert effects[0] == Requeue(2, other, 0)
     assert isinstance(effects[1], Dispatch)
     assert effects[1].replica_id == other
+    pool.check()
+
+
+def sent_while_clear(replicas: int, prompt: int = 1000) -> tuple[Admission, str]:
+    """Interactive demand is known, and few places are idle; a batch prompt has just been sent, and no replica has another."""
+    pool = busy_pool(replicas, running=replicas * (ROOM - 3))
+    for one in pool._replicas.listed:
+        one.lag_s = LAG_S
+    return pool, replica_of(pool.arrive(2, "batch", "b", Shape(prompt, 10), 30.0))
+
+
+def test_a_moment_that_is_lost_before_the_prompt_begins_is_undone() -> None:
+    """A request went to the last clear replica, and the batch prompt that had not begun on the other was in the way of the next one."""
+    pool, risked = sent_while_clear(2)
+    started, undone = pool.arrive(3, "top", "t", LONG, 30.001)
+    assert isinstance(started, Dispatch)
+    assert started.replica_id != risked
+    assert undone == Requeue(2, risked, 0)
+    pool.check()
+    assert replica_of(pool.arrive(4, "top", "t", LONG, 30.002)) == risked, "nothing is in its way there"
+    pool.first_token(4, 30.1)
+    assert [effect.ticket for effect in pool.first_token(3, 30.1)] == [2], "the moment is there again"
+    pool.check()
+
+
+def test_a_moment_is_not_undone_while_another_replica_is_clear_or_once_the_prompt_has_begun() -> None:
+    for replicas, later_s in ((3, 0.001), (2, UNBEGUN_LAG * LAG_S * 2)):
+        pool, risked = sent_while_clear(replicas)
+        assert replica_of(pool.arrive(3, "top", "t", LONG, 30.0 + later_s)) != risked
+        assert pool.runs(2)
+        pool.check()
+
+
+def test_a_moment_is_not_undone_for_little_or_where_hardly_anybody_else_comes() -> None:
+    pool, _ = sent_while_clear(2, prompt=200)
+    replica_of(pool.arrive(3, "top", "t", Shape(200, 10), 30.001))
+    assert pool.runs(2)
+    pool, _ = sent_while_clear(2)
+    pool._replicas.reserve = Reserve()
+    replica_of(pool.arrive(3, "top", "t", Shape(20, 10), 30.001))
+    assert pool.runs(2)
+
+
+def test_a_replica_that_left_the_roster_is_not_regretted() -> None:
+    pool, risked = sent_while_clear(2)
+    other = next(one for one in pool._replicas.listed if one.id != risked)
+    pool.set_roster(RosterPool("chat", (RosterReplica(other.id, other.url, other.capacity),)), 30.001)
+    assert replica_of(pool.arrive(3, "top", "t", LONG, 30.002)) == other.id
+    assert pool.runs(2)
     pool.check()
 
 

@@ -74,9 +74,12 @@ def test_what_is_wrong_is_refused_in_the_words_of_check_and_nothing_changes(edit
         assert "the configuration before is kept" in event.message
         assert "forebay.yaml" in event.message
         assert "nothing was started" not in event.message
+        refused = gateway.report().refused
+        assert refused
+        assert refused.removesuffix(" …") in event.message, "the controller is told, for its status"
         path.write_text(FILE.format(key="sk-one-0123456789"))
         await reloader.reload()
-        assert not gateway.reloads.waits
+        assert (gateway.reloads.waits, gateway.report().refused) == (False, "")
         assert sink.kinds() == ["config_refused", "config_taken"], "who undoes a mistake is told that it is undone"
         assert gateway.reloads.taken == 0
         await reloader.reload()

@@ -60,12 +60,29 @@ def test_a_status_shows_states_readings_and_reasons():
     assert "! history is not kept [/]" in text
 
 
+def test_a_replica_that_its_gateway_has_ejected_is_not_called_ready():
+    out = msgspec.structs.replace(REPLICA, ejected=True)
+    failed = msgspec.structs.replace(FAILED, ejected=True)
+    pool = msgspec.structs.replace(POOL, replicas={"failed": 1, "ready": 2}, detail=(REPLICA, out, failed))
+    text = shown(status.render(msgspec.structs.replace(STATUS, pools=(pool,))))
+    assert "1 ready, 1 ejected, 1 failed" in text
+    assert [text.count(state) for state in ("ready", "ejected", "failed")] == [2, 2, 2]
+
+
+def test_what_a_capped_pool_would_need_stands_beside_what_is_wanted():
+    capped = msgspec.structs.replace(POOL, desired=3, needed=12)
+    assert "needs 12" in shown(status.render(msgspec.structs.replace(STATUS, pools=(capped,))))
+    assert "needs" not in shown(status.render(STATUS))
+
+
 def test_an_unknown_price_is_a_dash_and_a_known_cost_has_its_column():
     assert "4.50" in shown(status.render(STATUS))
     free = shown(status.render(msgspec.structs.replace(STATUS, pools=(msgspec.structs.replace(POOL, cost_usd=None, unknown={}),))))
     assert "4.50" not in free
     assert "$ so far" in free
-    assert "* preemptible tiers are left out" in free
+    assert "* preemptible tiers are left out; req/min is of the last 30s" in free, (
+        "explain's rate is of minutes: two numbers, each with its time"
+    )
 
 
 def test_what_was_refused_and_what_waits_of_batch_is_said_under_the_table():

@@ -11,6 +11,7 @@ from forebay.controller.service import Controller, PoolPolicy
 from forebay.controller.sturdy import SturdyStore
 from forebay.domain.errors import BadInput
 from forebay.domain.profile import ColdStart, Profile, StepLaw
+from forebay.domain.reloads import WHY_CHARACTERS_MAX, Reloads
 from forebay.domain.replica import StageTime
 from forebay.domain.roster import Capacity, Hello, LaneLoad, PoolLoad, ReplicaLoad, Snapshot
 from forebay.domain.signal import Known
@@ -115,6 +116,69 @@ def test_a_status_counts_by_state_and_says_why():
         assert chat.cost_usd == pytest.approx(3.0 * chat.gpu_hours, abs=3e-4)
         await stage.clock.sleep_until(stage.clock.now_s() + 60.0)
         assert stage.reports.status().gateways == {"g": "silent"}
+
+    world(story)
+
+
+def test_a_configuration_that_is_refused_stands_in_the_status_with_who_refuses_it_and_why():
+    """It was in the logs and on metrics pages only: who looked at the status went by a file that was none."""
+
+    async def story(stage):
+        def says(name, refused):
+            stage.controller.hear(Hello(name))
+            roster = stage.controller.roster
+            stage.controller.hear(Snapshot(name, stage.clock.now_s(), roster.term, roster.version, (), refused=refused))
+
+        assert stage.reports.status().problems == ()
+        says("g", "forebay.yaml:3: colour")
+        told = "the configuration file is refused by {}, and the one before goes on: {}"
+        assert stage.reports.status().problems == (told.format("gateway g", "forebay.yaml:3: colour"),)
+        stage.controller.reloads.refuse(BadInput("forebay.yaml:3: colour; nothing was started"))
+        assert stage.reports.status().problems == (told.format("the controller and gateway g", "forebay.yaml:3: colour"),)
+        says("g", "no key in it")
+        for name in "hijk":
+            says(name, "no key in it")
+        assert stage.reports.status().problems[0].startswith(told.format("gateways g, h, i and 2 more", "no key in it"))
+        assert len(stage.reports.status().problems) == 2
+        for name in "ghijk":
+            says(name, "")
+        assert stage.controller.reloads.accept()
+        assert stage.reports.status().problems == ()
+        words = [
+            event.message for event in stage.reports.recent_events(100) if event.kind == "gateway_config" and "gateway g" in event.message
+        ]
+        before = "gateway g keeps the configuration before: "
+        assert words == [f"{before}forebay.yaml:3: colour", f"{before}no key in it", "gateway g goes by the configuration file again"]
+
+    world(story)
+
+
+def test_what_is_said_of_a_refused_file_is_bounded():
+    reloads = Reloads()
+    words = reloads.refuse(BadInput("x" * 5_000))
+    assert (len(words), len(reloads.why)) == (5_000, WHY_CHARACTERS_MAX + 2)
+
+
+def test_an_engine_that_its_gateway_has_ejected_says_so_before_who_runs_it_knows():
+    """It was called ready for 15 s after nobody listened there any more."""
+
+    async def story(stage):
+        await stage.steps(25)
+        roster = stage.controller.roster
+
+        def out(*replicas):
+            stage.controller.hear(Hello("g"))
+            load = PoolLoad("chat", (), (), (), ejected=replicas)
+            stage.controller.hear(Snapshot("g", stage.clock.now_s(), roster.term, roster.version, (load,)))
+            (chat, _) = stage.reports.status().pools
+            return [(row.state, row.ejected) for row in chat.detail]
+
+        first = stage.reports.status().pools[0].detail[0].id
+        assert out() == [("ready", False), ("ready", False)]
+        assert out(first) == [("ready", True), ("ready", False)]
+        await stage.clock.sleep_until(stage.clock.now_s() + 60.0)
+        (chat, _) = stage.reports.status().pools
+        assert not any(row.ejected for row in chat.detail), "of a gateway that is silent nothing is known"
 
     world(story)
 

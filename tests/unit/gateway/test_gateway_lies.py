@@ -52,6 +52,7 @@ def test_500_on_every_new_request_while_health_is_200_leaves_routing(stream):
         assert event.message.startswith("r0 for 5 s: The engine answered 500")
         assert list(front.gateway.shown.ejected()) == [("chat", 1, 1)]
         assert front.gateway.desk.pools["chat"].routed == ("r1",)
+        assert front.gateway.report().pools[0].ejected == ("r0",), "the controller's status says so"
         await asyncio.sleep(EJECT_S + 2)  # a probe finds it as it was
         assert list(front.gateway.shown.ejected()) == [("chat", 1, 1)]
         sick.clear_faults()

@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.domain.scaling import History, TermKind
+from forebay.domain.scaling import History, Term, TermKind
 from forebay.scaling import economics, floors
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.outlook import Outlook
+from forebay.scaling.weighing import Facts, _landed
+from forebay.spec.types import Scaling
 
 WALL_S = 1_700_000_000.0
 EACH = PoolCapacity(rate_per_s=1.0, origin="declared")
@@ -46,6 +48,67 @@ def test_the_slower_a_start_the_further_a_change_goes(cold_start_s, part):
 @pytest.mark.parametrize("cold_start_s", [30.0, 90.0, 360.0, 900.0])
 def test_where_the_forecast_hardly_strays_a_change_goes_to_the_middle_however_quick_a_start_is(cold_start_s):
     assert economics.landed(cold_start_s, 0.0) == economics.landed(cold_start_s, economics.SWING_STILL) == economics.LANDED_SLOW
+    assert economics.landed_on_demand(0.0) == economics.LANDED_SLOW
+
+
+@given(st.floats(0, 3600), st.floats(0.03, 0.7))
+def test_a_change_that_demand_asks_for_goes_no_further_than_one_that_the_forecast_does(cold_start_s, swing):
+    """Else more load, which has the forecast ask where demand did, would mean fewer replicas."""
+    assert 0 <= economics.landed_on_demand(swing) <= economics.landed(cold_start_s, swing) <= economics.LANDED_SLOW
+    assert economics.landed_on_demand(economics.SWING_RESTLESS) == 0
+
+
+def landed(desired, demanded, *, worth_starting=18, on_demand=economics.LANDED_SLOW, spares=0):
+    """What the forecast's floor comes to over a band of 18 to 23 replicas where present demand asks for ``demanded`` of ``desired``."""
+    term = Term("forecast", TermKind.FLOOR, worth_starting, "x")
+    fields = {"sight": type("Sight", (), {"desired": desired})(), "settings": Scaling(spare_replicas=spares), "capacity": EACH}
+    fields |= {"outlook": Outlook(20.0, 20.0, 20.0, 360.0, "level", 0.9, 1.15), "prices": type("Prices", (), {"allowed": 0.01})()}
+    facts = type("Few", (), {**fields, "landed": 0.5, "landed_on_demand": on_demand})()
+    assert set(vars(type(facts))) & set(Facts.__struct_fields__) == {*fields, "landed", "landed_on_demand"}
+    return _landed(term, Term("demand", TermKind.FLOOR, demanded, "y"), facts)
+
+
+def test_a_change_that_present_demand_asks_for_goes_into_the_band_too():
+    found = landed(19, 20)
+    assert found.replicas == 21 == floors.landing(Outlook(20.0, 20.0, 20.0, 360.0, "level", 0.9, 1.15), EACH, 0.01, 0.5)
+    assert found.because.endswith("; 20 would do, and once there is a change it goes as far as 21")
+
+
+def test_where_the_forecast_strays_a_change_goes_no_further_than_present_demand_asks():
+    assert landed(19, 20, on_demand=0.0).replicas == 18
+
+
+def test_demand_that_asks_for_no_more_than_there_is_or_for_all_of_the_landing_changes_nothing():
+    assert landed(20, 20).replicas == landed(19, 22).replicas == 18
+    assert landed(20, 19, spares=1).replicas == 18
+    assert landed(19, 19, spares=1).replicas == 21
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(0, 40), st.floats(0, economics.LANDED_SLOW))
+def test_a_false_rise_of_demand_costs_no_more_than_what_is_worth_keeping(desired, demanded, more, on_demand):
+    found = landed(desired, demanded, on_demand=on_demand).replicas
+    assert found <= floors.landing(Outlook(20.0, 20.0, 20.0, 360.0, "level", 0.9, 1.15), EACH, 0.01, 1.0)
+    assert max(found, demanded, desired) <= max(landed(desired, demanded + more, on_demand=on_demand).replicas, demanded + more, desired)
+
+
+def rises_on_a_ramp(make_pool, monkeypatch, lands):
+    """Rises while demand climbs evenly by two fifths in three quarters of an hour, below what the forecast finds worth starting."""
+    monkeypatch.setattr(economics, "landed_on_demand", lambda _: economics.LANDED_SLOW if lands else 0.0)
+    capacity = PoolCapacity(rate_per_s=50 / 60, cold_start_s=90.0, origin="declared")
+    pool = make_pool(max_replicas=60, buffer=False, capacity=capacity, forecast_calm_s=600.0, start_share=0.85)
+    pool.desired, rises = 22, 0
+    for minute in range(50):
+        before, per_min = pool.desired, 1000 * (1 + max(0, minute - 5) / 112)
+        pool.at(pool.now_s + 60.0, per_min=per_min, history=history(pool.now_s + 60.0, 1000))
+        rises += pool.desired > before
+    return rises, pool.desired
+
+
+def test_on_a_ramp_in_a_wide_band_where_demand_asks_first_half_as_many_changes_are_made(make_pool, monkeypatch):
+    one_by_one, most = rises_on_a_ramp(make_pool, monkeypatch, False)
+    landed_in_the_band, reached = rises_on_a_ramp(make_pool, monkeypatch, True)
+    assert 2 * landed_in_the_band <= one_by_one
+    assert most <= reached <= 1.25 * most
 
 
 def test_a_rise_goes_into_the_band_and_no_further(make_pool):
