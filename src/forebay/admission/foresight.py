@@ -29,7 +29,7 @@ def doomed(lanes: Sequence[Lane], replicas: Replicas, now_s: float) -> list[Tick
     before_tokens = 0.0
     for lane in lanes:
         if lane.waiting and lane.longest_wait_s <= FORESIGHT_S:
-            per_s = lane.pace.per_s(now_s, True)
+            per_s = lane.pace.per_s(now_s, True, lane.each_tokens)
             first = lane.deadlines.first()
             assert first is not None
             everything_s = (before_tokens + lane.cost_tokens) / per_s if per_s else 0.0

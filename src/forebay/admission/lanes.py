@@ -122,6 +122,11 @@ class Lane:
             self._count_due(ticket, -1)
         self.order.remove(ticket, now_s, started=started)
 
+    @property
+    def each_tokens(self) -> float:
+        """Virtual tokens of one that waits; 0: none does."""
+        return self.cost_tokens / self.waiting if self.waiting else 0.0
+
     def oldest(self) -> Ticket:
         """Who has waited longest; somebody waits."""
         oldest = self.deadlines.oldest()

@@ -152,11 +152,13 @@ class Admission(Books):
         self.finished_total += 1
         if usage is not None:
             output_tokens = usage.output_tokens
+            took_tokens = replicas.prefilled_tokens(entry, usage) + OUTPUT_COST * output_tokens
             if waits or not ticket & SPARSELY:
                 replicas.served.ended(entry.cost, now_s - entry.dispatched_s)
+                entry.lane.pace.ended(entry.cost, took_tokens)
             if output_tokens - entry.resumed > entry.output:
                 self.outlived_total += 1
-            entry.lane.order.charge(entry, replicas.prefilled_tokens(entry, usage) + OUTPUT_COST * output_tokens)
+            entry.lane.order.charge(entry, took_tokens)
         replica = entry.replica
         assert replica is not None
         del self._tickets[ticket]

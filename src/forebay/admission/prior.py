@@ -2,7 +2,8 @@
 
 Best, from requests that ended: the virtual tokens that each second of a permit brought × the permits there are now. Before some have ended,
 what the profile declares, and no faster than if everything that runs ended at this moment, which tells a pool that stands still. Tokens are
-those estimated at arrival, as they are of what waits: where estimates are wrong, they are wrong on both sides.
+those estimated at arrival, as they are of what waits: where estimates are wrong, they are wrong on both sides (and where they have learned
+since, `pace.Pace.outgrown` says by how much).
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ MARGIN: Final = 1.5
 class Served:
     """What the requests of one pool took that ended, and whether what runs moves."""
 
-    __slots__ = ("_best_per_s", "_ended", "_held_s", "_looked_s", "_run_s", "_tokens")
+    __slots__ = ("_best_per_s", "_ended", "_held_s", "_looked_s", "_run_s", "_tokens", "running_tokens")
 
     def __init__(self) -> None:
         self._ended = 0.0
@@ -37,6 +38,8 @@ class Served:
         self._run_s = 0.0
         """How long all that run have been running, when last looked at."""
         self._best_per_s: float | None = None
+        self.running_tokens = 0.0
+        """Virtual tokens of one that runs, when last looked at."""
 
     def ended(self, tokens: int, held_s: float) -> None:
         """A request ended that was estimated to take so many virtual tokens, ``held_s`` after it was dispatched."""
@@ -47,6 +50,11 @@ class Served:
             self._ended /= 2
             self._tokens /= 2
             self._held_s /= 2
+
+    @property
+    def each_tokens(self) -> float:
+        """Of those virtual tokens, one request's."""
+        return self._tokens / self._ended if self._ended else 0.0
 
     def tokens_per_s(self, replicas: Sequence[Replica], now_s: float) -> float | None:
         """Virtual tokens per second that those of ``replicas`` which run bring; None: too few have ended, or none run.
@@ -73,4 +81,5 @@ class Served:
             permits = [permit for replica in replicas for permit in replica.permits.values()]
             run_s = self._run_s = sum([now_s - permit.dispatched_s for permit in permits])
             tokens = sum([permit.cost for permit in permits])
+            self.running_tokens = tokens / len(permits) if permits else 0.0
             self._best_per_s = tokens * len(permits) / run_s if permits and tokens > 0 and run_s >= RUN_S_MIN * len(permits) else None

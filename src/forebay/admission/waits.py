@@ -33,7 +33,7 @@ def measured_wait_s(lanes: Sequence[Lane], lane: Lane, account: Account, now_s: 
 
     Where all of the lane takes no longer than ``most_s``, that is the answer: what fairness starts first can't take longer.
     """
-    per_s = lane.pace.per_s(now_s, lane.waiting > 0)
+    per_s = lane.pace.per_s(now_s, lane.waiting > 0, lane.each_tokens)
     if not per_s:
         return None
     before = sum([other.cost_tokens for other in lanes[: lane.index]]) if lane.index else 0
@@ -65,13 +65,15 @@ def foreseen_wait_s(lanes: Sequence[Lane], lane: Lane, ahead_tokens: float, repl
     ``ahead_tokens``: virtual tokens of its own lane that start first. None: nothing is known of the pool's pace.
     """
     before = sum(other.cost_tokens for other in lanes[: lane.index]) + ahead_tokens
-    pace = replicas.served.tokens_per_s(replicas.listed, now_s)
+    served, outgrown, each_tokens = replicas.served, lane.pace.outgrown, lane.each_tokens
+    pace = served.tokens_per_s(replicas.listed, now_s)
     if pace is not None:
-        return before / pace
+        return before / (pace * outgrown(served.each_tokens, each_tokens))
     share = ahead_tokens / lane.cost_tokens if lane.cost_tokens else 0.0
     declared_s = declared_wait_s(lanes, lane, share, (replica.capacity for replica in replicas.listed))
-    best = replicas.served.best_per_s(replicas.listed, now_s)
-    known = [wait_s for wait_s in (declared_s, None if best is None else before / best) if wait_s is not None]
+    best = served.best_per_s(replicas.listed, now_s)
+    best_s = None if best is None else before / (best * outgrown(served.running_tokens, each_tokens))
+    known = [wait_s for wait_s in (declared_s, best_s) if wait_s is not None]
     return max(known, default=None)
 
 
@@ -102,7 +104,7 @@ def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why
     lane, account = ticket.lane, ticket.account
     # At least as long as the pool needs for this one: who has waited in vain is not told to come back into the same line at once.
     ahead_tokens = max(lane.order.ahead(account, account.tokens)[0], float(ticket.cost))
-    pace = lane.pace.tokens_per_s(now_s, lane.waiting > 0)
+    pace = lane.pace.tokens_per_s(now_s, lane.waiting > 0, lane.each_tokens)
     if isinstance(pace, Known):
         wait_s: float | None = (sum(other.cost_tokens for other in lanes[: lane.index]) + ahead_tokens) / pace.value
     else:
@@ -121,7 +123,7 @@ def starts_in_s(lanes: Sequence[Lane], ticket: Ticket, tokens: float, replicas: 
         return ready_in_s if ready_in_s is not None and ready_in_s > 0 else None
     if not lane.pace.replicas:  # it is held back
         return None
-    per_s = lane.pace.per_s(now_s, True)
+    per_s = lane.pace.per_s(now_s, True, lane.each_tokens)
     if not per_s:
         return foreseen_wait_s(lanes, lane, tokens + ticket.cost / 2, replicas, now_s)
     more_tokens = sum(other.cost_tokens for other in lanes[: lane.index]) + ticket.cost / 2
@@ -139,7 +141,7 @@ def _in_turn_s(ticket: Ticket, more_tokens: float, per_s: float, now_s: float) -
     """
     lane = ticket.lane
     on_time, late = ticket.account.standing(ticket, now_s)
-    share, left_s = lane.pace.on_time_share(per_s, now_s - lane.joined_s), ticket.late_at_s - now_s
+    share, left_s = lane.pace.on_time_share(lane.pace.per_s(now_s, True), now_s - lane.joined_s), ticket.late_at_s - now_s
     behind = float(late)
     if left_s >= 0:
         own_tokens = on_time * LATE_EVERY / (LATE_EVERY - 1) if late else float(on_time)

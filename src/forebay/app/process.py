@@ -6,12 +6,11 @@ import contextlib
 import ctypes
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +88,7 @@ MIDDLE_COLLECTIONS = 100
 """…and all after so many of these. (Nothing is lost by it: what a request leaves behind has no cycles, and is freed at once.)"""
 
 
-MAPS, SIZES = Path("/proc/self/maps"), Path("/proc/self/statm")
-STATM_BYTES_MAX = 256
-LOOK_S = 5.0
-GROWN_BYTES = 4 * 2**20
-"""So much more memory than at the last look, and what is new is kept in large pages too."""
+MAPS = Path("/proc/self/maps")
 LARGE_PAGE_BYTES = 2 * 2**20
 MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 """As in <linux/mman.h>; the second is Linux 6.1's."""
@@ -105,25 +100,17 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """As in glibc's <malloc.h>, which takes no more than `KEPT_BYTES` for the second."""
 
 
-_following: set["asyncio.Future[None]"] = set()
-"""One for each `settle`: a loop holds its tasks weakly."""
-
-
 def settle() -> None:
     """What is built lives until the end: no collection looks at it again, nor often at what waits; and it is kept in large pages.
 
-    So is what the process grows by, as long as the running loop does. What large bodies needed is kept for the next.
+    What large bodies needed is kept for the next.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)
     keep_freed()
-    if MAPS.exists() and SIZES.exists():
-        keep_in_large_pages()
-        sizes = os.open(SIZES, os.O_RDONLY | os.O_CLOEXEC)  # until the process ends: opened for every look it costs ten times as much
-        # In a thread, since it copies: a millisecond for each large page.
-        following = follow_growth(lambda: resident_bytes(sizes), lambda: asyncio.to_thread(keep_in_large_pages))
-        _following.add(asyncio.ensure_future(following))
+    if MAPS.exists():
+        _keep_in_large_pages(heap_ranges(MAPS.read_text()))
 
 
 def keep_freed() -> None:
@@ -150,35 +137,14 @@ def heap_ranges(maps: str) -> list[tuple[int, int]]:
     return found
 
 
-def resident_bytes(sizes: int) -> int:
-    """What a process has of the memory. ``sizes``: its ``statm``, opened."""
-    return int(os.pread(sizes, STATM_BYTES_MAX, 0).split()[1]) * resource.getpagesize()
-
-
-async def follow_growth(resident_bytes: Callable[[], int], keep: Callable[[], Awaitable[None]]) -> None:
-    """Until cancelled: ``keep`` whenever `GROWN_BYTES` were added to ``resident_bytes`` since that was done last.
-
-    Each of thousands that wait is seldom looked at, and then none of its addresses is known any more.
-    """
-    kept_bytes = resident_bytes()
-    while True:
-        await asyncio.sleep(LOOK_S)
-        bytes_now = resident_bytes()
-        if bytes_now - kept_bytes >= GROWN_BYTES:
-            await keep()
-            kept_bytes = resident_bytes()
-        else:
-            kept_bytes = min(kept_bytes, bytes_now)
-
-
-def keep_in_large_pages() -> None:
+def _keep_in_large_pages(ranges: list[tuple[int, int]]) -> None:
     """A process that sleeps between two requests finds the addresses of small pages forgotten: a request costs a twentieth less.
 
     A kernel that has no large pages, or none to give, changes nothing.
     """
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for address, size_bytes in heap_ranges(MAPS.read_text()):
+    for address, size_bytes in ranges:
         madvise(address, size_bytes, MADV_HUGEPAGE)
         madvise(address, size_bytes, MADV_COLLAPSE)
 

@@ -61,8 +61,8 @@ def show_measured(found: "ReplicaRate") -> None:
         share = found.measured_per_s / found.formula_per_s
         said = (
             f"Measured on {_replicas(found.replicas)}: {found.measured_per_s:.4g}/s a replica keep the whole promise, first token and "
-            f"pace, with these lengths ({lengths}). That is {share:.0%} of the {found.formula_per_s:.4g}/s that keep the mean pace, which "
-            "--no-measure takes."
+            f"pace, with these lengths ({lengths}) and bursts (gaps of variation {found.cv:g}). "
+            f"That is {share:.0%} of the {found.formula_per_s:.4g}/s that keep the mean pace, which --no-measure takes."
         )
     output_console(highlight=False).print(f"\n{said}", markup=False)
 

@@ -92,7 +92,7 @@ def _besides(pool: PoolStatus) -> list[str]:
     ended = [f"{counts[name]} {said}" for name, said in UNSERVED.items() if counts.get(name)]
     if ended:
         words.append(f"of {counts['arrived']} requests* of the last {format_duration(ATTAINMENT_WINDOW_S)} {', '.join(ended)}")
-    more = f" (and {len(pool.kv_differs) - 1} replicas more)" if len(pool.kv_differs) > 1 else ""
+    more = f" ({len(pool.kv_differs) - 1} more so)" if len(pool.kv_differs) > 1 else ""
     return [*words, *(f"{told}{more}" for told in pool.kv_differs[:1])]
 
 

@@ -18,7 +18,7 @@ from forebay.domain.scaling import History
 from forebay.ports import DEMAND_BUCKETS_MAX, DemandBucket, Store
 
 BUCKET_S = float(CORRECTED_BUCKET_S)
-GAP_S_MAX = 30.0
+GAP_S_MAX = 60.0
 """What came in a longer time in which nothing was told is not known to have come evenly: it is left out."""
 KNOWN_MIN = 0.8
 """Part of a bucket that must be known; the rest is taken to have been like it."""

@@ -35,6 +35,8 @@ _SIGNS = {
     "output_tokens": ("out", "completion", "generat", "response", "answer"),
 }
 """What a name has in it that probably stands for ours. It is only asked about: many a column is called ``prompt``."""
+_SHORT = {"timestamp": ("ts", "t", "at"), "prompt_tokens": ("in",), "output_tokens": ("out",)}
+"""Whole names that are too short to be looked for inside others."""
 NAMED_MAX = 20
 """Columns that an error lists."""
 
@@ -187,14 +189,14 @@ def _question(missing: list[str], names: Collection[str]) -> str:
     """How to say what the missing ones are called, with the likely names where there are some."""
     likely = {ours: next((name for name in names if _is_like(name, ours)), "") for ours in missing}
     words = shlex.quote(",".join(f"{ours}={theirs or 'ITS_NAME'}" for ours, theirs in likely.items()))  # to be pasted into a shell
-    return (
-        f"; {'did you mean' if any(likely.values()) else 'say what they are called:'} --column {words}{'?' if any(likely.values()) else ''}"
-    )
+    unknown = "" if all(likely.values()) else ", with your column's name for ITS_NAME"
+    asked, mark = ("did you mean", "?") if any(likely.values()) else ("say what they are called:", "")
+    return f"; {asked} --column {words}{unknown}{mark}"
 
 
 def _is_like(name: str, ours: str) -> bool:
     lower = name.lower()
-    return (ours == "timestamp" and lower in ("ts", "t", "at")) or any(sign in lower for sign in _SIGNS[ours])
+    return lower in _SHORT[ours] or any(sign in lower for sign in _SIGNS[ours])
 
 
 def renamed(text: str, known: Collection[str] = NAMES) -> dict[str, str]:

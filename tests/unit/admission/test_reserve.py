@@ -9,7 +9,7 @@ from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.machine import Admission
 from forebay.admission.outcomes import Shortage
 from forebay.admission.preempting import PREEMPTIONS_MAX
-from forebay.admission.reserve import AGAIN_S_MIN, DEMAND_TAU_S, LAG_SHARE, Reserve, patience_s
+from forebay.admission.reserve import AGAIN_S_MIN, DEMAND_TAU_S, LAG_SHARE, PATIENCE_S, Reserve, idle_share, patience_s
 from forebay.admission.young import UNBEGUN_LAG
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica
 from forebay.domain.shape import Shape
@@ -163,7 +163,7 @@ def test_a_replica_that_is_clear_before_the_prompt_begins_is_clear_soon_enough()
         taken = replica_of(pool.arrive(1, "top", "t", LONG, 30.0))
         taker, other = sorted(pool._replicas.listed, key=lambda one: one.id != taken)
         other.lag_s = LAG_S
-        taker.horizon_s = 30.0 + clear_in_s + patience_s(other) - LAG_SHARE * LAG_S
+        taker.horizon_s = 30.0 + clear_in_s + PATIENCE_S * idle_share(other)
         assert bool(pool.arrive(2, "batch", "b", LONG, 30.0)) == starts
         pool.check()
 
@@ -411,10 +411,11 @@ def test_a_moment_is_not_undone_for_little_or_where_hardly_anybody_else_comes() 
 
 
 def test_a_replica_that_left_the_roster_is_not_regretted() -> None:
-    pool, risked = sent_while_clear(2)
-    other = next(one for one in pool._replicas.listed if one.id != risked)
-    pool.set_roster(RosterPool("chat", (RosterReplica(other.id, other.url, other.capacity),)), 30.001)
-    assert replica_of(pool.arrive(3, "top", "t", LONG, 30.002)) == other.id
+    pool, risked = sent_while_clear(3)
+    others = [RosterReplica(one.id, one.url, one.capacity) for one in pool._replicas.listed if one.id != risked]
+    pool.set_roster(RosterPool("chat", tuple(others)), 30.001)
+    taken = {replica_of(pool.arrive(ticket, "top", "t", LONG, 30.002)) for ticket in (3, 4)}
+    assert taken == {other.id for other in others}, "neither is clear any more"
     assert pool.runs(2)
     pool.check()
 

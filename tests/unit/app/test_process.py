@@ -125,31 +125,3 @@ def test_what_large_bodies_needed_is_there_for_the_next():
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
         bodies.clear()
     assert faults[-1] < 24 * 2**20 // resource.getpagesize() // 10, f"it came page by page: {faults}"
-
-
-def test_what_the_process_grows_by_is_kept_in_large_pages_too_once_it_is_enough():
-    enough = process.GROWN_BYTES
-    sizes = iter([100, 100 + enough - 1, 100 + enough, 500 + enough, 499 + 2 * enough, 50, 49 + enough, 50 + enough, 50 + enough])
-    told, kept = [], []
-
-    def resident_bytes():
-        told.append(next(sizes))
-        return told[-1]
-
-    async def keep():
-        kept.append(told[-1])
-
-    async def main():
-        following = asyncio.ensure_future(process.follow_growth(resident_bytes, keep))
-        await asyncio.sleep(6.5 * process.LOOK_S)
-        following.cancel()
-
-    loop.run(main)
-    assert kept == [100 + enough, 50 + enough]
-
-
-def test_what_a_process_has_of_the_memory_is_read(tmp_path):
-    statm = tmp_path / "statm"
-    statm.write_text("52346 10240 3072 1 0 30000 0\n")
-    with statm.open() as opened:
-        assert process.resident_bytes(opened.fileno()) == 10240 * resource.getpagesize()

@@ -161,3 +161,9 @@ def test_the_verbs_ask_what_they_were_asked(answers):
     assert "! pool_exhausted no more" in result.stdout
     assert runner.invoke(app, ["status", "--admin", "http://h:1"]).exit_code == 0
     assert answers == [("http://h:1", "/v1/explain", {"pool": "chat", "at": "2026-11-29T08:00:00Z"}), ("http://h:1", "/v1/status", {})]
+
+
+def test_other_kv_than_the_profile_says_is_a_line_below_the_table():
+    words = ("kv of profile p is 40000, but chat-1 holds 426784 tokens: places are left empty; set it to 426784", "kv of …")
+    text = shown(status.render(msgspec.structs.replace(STATUS, pools=(msgspec.structs.replace(POOL, kv_differs=words),))))
+    assert f"chat: {words[0]} (1 more so)" in text

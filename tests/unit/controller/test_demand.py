@@ -29,9 +29,9 @@ class Watched:
         later.wall_s = self.wall_s
         return later
 
-    def pass_s(self, seconds, per_s=None, every_s=1.0):
+    def pass_s(self, seconds, per_s=None, every_s=1.0, heard=True):
         for _ in range(round(seconds / every_s)):
-            self.take(None if per_s is None else self.came)
+            self.take(None if per_s is None or not heard else self.came)
             self.now_s += every_s
             self.wall_s += every_s
             self.came = tuple(sum + every_s * factor * (per_s or 0.0) for sum, factor in zip(self.came, (1, 1000, 100), strict=True))
@@ -75,9 +75,9 @@ def test_looking_seldom_changes_nothing():
 def test_silent_gateways_leave_a_bucket_unknown_and_a_short_silence_is_filled_up():
     world = Watched()
     world.pass_s(BUCKET_S, 2.0)
-    world.pass_s(70)
+    world.pass_s(70, 2.0, heard=False)
     world.pass_s(BUCKET_S - 70, 2.0)
-    world.pass_s(50)
+    world.pass_s(50, 2.0, heard=False)
     world.pass_s(BUCKET_S - 50 + 1, 2.0)
     first, second, third = world.column()
     assert (first, third) == pytest.approx((600, 600))

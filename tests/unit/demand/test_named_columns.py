@@ -23,6 +23,8 @@ def problem(header, renamed=None):
         ("2026-01-01T00:00:00Z,2,3", {}, "no header, it seems"),
         ("1.5,2,3", {"at_s": "time"}, "no header, it seems"),
         ("Time,Input Tok,Output Tok", {}, r"did you mean --column 'timestamp=Time,prompt_tokens=Input Tok,output_tokens=Output Tok'\?"),
+        ("when,in,out", {}, r"did you mean --column timestamp=when,prompt_tokens=in,output_tokens=out\?"),
+        ("when,n,out", {}, r"timestamp=when,prompt_tokens=ITS_NAME,output_tokens=out, with your column's name for ITS_NAME\?"),
         ("at_s,prompt_tokens,tokens_out", {}, r"the header lacks output_tokens, .*did you mean --column output_tokens=tokens_out\?"),
         (
             "time,n,m",

@@ -9,6 +9,8 @@ from forebay.app.lab.tuning import Choice, Tuning, choices_as_json
 from forebay.domain.units import format_duration, format_share
 from forebay.simulation.values import PolicySummary
 
+GAIN_MIN = 0.02
+"""Fewer GPU-hours by less than this on one span are chance: another span, or other draws of the same rates, differ by as much."""
 SHORT_S = 86_400.0
 """A span without a whole day in it says little about the next."""
 
@@ -52,6 +54,11 @@ def _verdict(choice: Choice, held: Comparison) -> str:
 
 def _by_cost(choice: Choice, default: PolicySummary, tuned: PolicySummary) -> str:
     more = tuned.gpu_hours / default.gpu_hours - 1 if default.gpu_hours else 0.0
+    if -EQUAL > more > -GAIN_MIN:
+        return (
+            f"keep the defaults: on what was held out what was chosen keeps the promise too, with {-more:.1%} fewer GPU-hours; less than "
+            f"{GAIN_MIN:.0%} on one span is within what chance does: hold out more days to tell."
+        )
     if more < -EQUAL:
         return f"take {choice.settings}: on what was held out it keeps the promise too, with {-more:.1%} fewer GPU-hours than the defaults."
     needs = "as many GPU-hours" if more <= EQUAL else f"{more:.1%} more GPU-hours"

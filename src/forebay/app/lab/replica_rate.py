@@ -51,6 +51,8 @@ class ReplicaRate(msgspec.Struct, frozen=True):
     prompt_tokens: int
     output_tokens: int
     """Mean lengths."""
+    cv: float = DEFAULT_CV
+    """Variation of the gaps between the arrivals that were played."""
 
 
 def measured(
@@ -77,11 +79,11 @@ def measured(
     holds = functools.partial(_holds, world, lengths, count, cv, cpu_clock)
     low, high = (bound * formula for bound in BOUNDS)
     if not holds(low):
-        return ReplicaRate(0.0, formula, count, prompt, output)
+        return ReplicaRate(0.0, formula, count, prompt, output, cv)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
-    return ReplicaRate(_short(low), formula, count, prompt, output)
+    return ReplicaRate(_short(low), formula, count, prompt, output, cv)
 
 
 def _holds(world: Scenario, lengths: LengthSampler, replicas: int, cv: float, cpu_clock: Callable[[], float], rate_per_s: float) -> bool:
