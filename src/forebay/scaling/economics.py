@@ -37,8 +37,9 @@ less. There 0.5 takes 3 to 8 % of the changes away for 0.5 to 0.7 % more GPU-hou
 (ServeGen, O365)."""
 STILL_SHARES = ((90.0, 0.55), (360.0, 0.65))
 """By the cold start: the band where the forecast is hardly ever far off, at a swing of SWING_STILL: there a replica more or less misses
-little, and hardly anything else ends a calm. From SWING_RESTLESS on the band is the cold start's. Over the recorded weeks a demand as even as Azure's
-swings by 0.09 to 0.12 in all hours, the O365 week by 0.12 to 0.26; there a band of 0.6 at all hours takes 1.6 % more GPU-hours."""
+little, and hardly anything else ends a calm. From SWING_RESTLESS on the band is the cold start's. Over the recorded weeks a demand as
+even as Azure's swings by 0.09 to 0.12 in all hours, the O365 week by 0.12 to 0.26; there a band of 0.6 at all hours takes 1.6 % more
+GPU-hours."""
 SWING_STILL, SWING_RESTLESS = 0.11, 0.14
 QUICK_S, SLOW_S = 90.0, 360.0
 """Cold starts between which what is prudent changes: for as long as a start what was decided wrongly goes on costing."""
@@ -109,8 +110,11 @@ def start_share(cold_start_s: float, swing: float) -> float:
 @lru_cache(maxsize=STARTS_KEPT_MAX)
 def _shares(cold_start_s: float) -> tuple[float, float]:
     """The usual band, and the one where the forecast hardly strays."""
-    usual, still = (np.interp(cold_start_s, *zip(*line, strict=True)) for line in (START_SHARES, STILL_SHARES))
-    return float(usual), float(still)
+    usual, still = (
+        float(np.interp(cold_start_s, [start_s for start_s, _ in line], [share for _, share in line]))
+        for line in (START_SHARES, STILL_SHARES)
+    )
+    return usual, still
 
 
 def _bend(share: float, gathered: float) -> float:
@@ -147,6 +151,11 @@ def worth_now(headroom_start: float, swing: float) -> float:
 def stillness(swing: float) -> float:
     """1 for a forecast that strays by SWING_STILL or less, 0 for one that does by SWING_RESTLESS or more."""
     return min(1.0, max(0.0, (SWING_RESTLESS - swing) / (SWING_RESTLESS - SWING_STILL)))
+
+
+def steadiness(swing: float) -> float:
+    """1 up to SWING_STILL as stillness, and 0 from halfway to SWING_RESTLESS on."""
+    return max(0.0, 2 * stillness(swing) - 1)
 
 
 def slowness(cold_start_s: float) -> float:

@@ -59,6 +59,8 @@ def demanded(demand: Demand, capacity: PoolCapacity, fraction: float = 0.0, wort
     each = f", one replica serves {per_time(capacity.rate_per_s)}" if capacity.rate_per_s else ""
     limit = f", limited by {demand.unit}" if demand.unit != "requests" else ""
     lately, certain = format_time(demand.window_s), f"at least {demand.proven:.2f} replicas' worth"
+    if worth < 1:
+        certain += f"; a start is worth it from {worth:.0%} of that on"
     return Term(
         "demand",
         TermKind.FLOOR,

@@ -16,13 +16,13 @@ from forebay.demand import forecast
 from forebay.domain.scaling import History
 from forebay.scaling import drift, fair, spread
 from forebay.scaling.arrivals import summed
-from forebay.scaling.economics import Prices, headrooms, late_by_headroom, stillness
+from forebay.scaling.economics import Prices, headrooms, late_by_headroom, steadiness
 from forebay.scaling.memory import Bucket, Expected, Learnt
 
 LEVEL_HORIZONS, LEVEL_S_MIN, LEVEL_S_MAX = 1.07, 60.0, 180.0
 """The level is the mean over a bit longer than the horizon is away, within these. For a start of six minutes 3 were the best of 3, 5, 10
 and 20 on the benchmarks' traces. For one of 1½ the O365 week takes 0.4 % fewer GPU-hours with 1½ or 2 than with 3, the Azure week up to
-0.3 % more: where the forecast hardly strays, it is the longest."""
+0.3 % more: where the forecast strays as little as there (`economics.steadiness`), it is of the longest time."""
 OUTCOME_S = 60.0
 COVERED_MIN = 0.45
 """Part of a window in which the arrival rate must be known: looks a minute apart know half of it."""
@@ -123,7 +123,7 @@ def learned(
 def level_s(horizon_s: float, swing: float) -> float:
     """What the level is the mean over, where the forecast strays by ``swing``."""
     usual = min(LEVEL_S_MAX, max(LEVEL_S_MIN, LEVEL_HORIZONS * horizon_s))
-    return usual + stillness(swing) * (LEVEL_S_MAX - usual)
+    return usual + steadiness(swing) * (LEVEL_S_MAX - usual)
 
 
 def ahead_s(horizon_s: float, swing: float) -> float:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.domain.scaling import History, Term, TermKind
-from forebay.scaling import economics, floors
+from forebay.scaling import economics, floors, weighing
 from forebay.scaling.arrivals import Demand
 from forebay.scaling.capacity import PoolCapacity
 from forebay.scaling.outlook import Outlook
@@ -95,6 +95,7 @@ def test_a_false_rise_of_demand_costs_no_more_than_what_is_worth_keeping(desired
 def rises_on_a_ramp(make_pool, monkeypatch, lands):
     """Rises while demand climbs evenly by two fifths in three quarters of an hour, below what the forecast finds worth starting."""
     monkeypatch.setattr(economics, "landed_on_demand", lambda _: economics.LANDED_SLOW if lands else 0.0)
+    monkeypatch.setattr(weighing, "worth_now", lambda *_: 1.0)
     capacity = PoolCapacity(rate_per_s=50 / 60, cold_start_s=90.0, origin="declared")
     pool = make_pool(max_replicas=60, buffer=False, capacity=capacity, forecast_calm_s=600.0, start_share=0.85)
     pool.desired, rises = 22, 0
@@ -171,4 +172,5 @@ def test_a_start_that_is_not_worth_it_yet_is_not_asked_for_by_present_demand():
     found = Demand(19.2, 19.2, 16.0, 960.0, "requests")
     asked_s, worth_s = (floors.demanded(found, EACH, floors.FRACTION_FORESEEN, worth) for worth in (1.0, 0.93))
     assert (asked_s.replicas, worth_s.replicas) == (19, 18)
-    assert "worth it from 93% of that on" in worth_s.because and "worth it" not in asked_s.because
+    assert "worth it from 93% of that on" in worth_s.because
+    assert "worth it" not in asked_s.because

@@ -46,5 +46,6 @@ def test_the_level_is_of_as_long_as_the_horizon_within_a_minute_and_three():
 def test_where_the_forecast_hardly_strays_the_level_is_of_the_longest_time(horizon_s):
     swings = (0.3, economics.SWING_RESTLESS, 0.125, economics.SWING_STILL, 0.01)
     widths = [outlook.level_s(horizon_s, swing) for swing in swings]
-    assert widths == sorted(widths) and widths[-2] == widths[-1] == outlook.LEVEL_S_MAX
+    assert widths == sorted(widths)
+    assert widths[-2] == widths[-1] == outlook.LEVEL_S_MAX
     assert outlook.ahead_s(horizon_s, 0.01) == outlook.LEVEL_S_MAX / 2 + outlook.OUTCOME_S / 2
