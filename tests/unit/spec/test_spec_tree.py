@@ -63,7 +63,7 @@ def test_a_root_that_is_no_mapping(text: str, found: str) -> None:
 def test_what_is_not_yaml_is_told_with_its_line(text: str, line: int) -> None:
     problem = one(text)
     assert (problem.path, problem.line) == ("document", line)
-    assert "YAML" in problem.allowed or "printable" in problem.allowed
+    assert any(word in problem.allowed for word in ("key: value", "printable", "closed", "YAML"))
 
 
 def test_a_tab_gets_a_hint() -> None:
