@@ -6,6 +6,7 @@ read again when it changes; one that can't be used then is said, and the key bef
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -148,6 +149,8 @@ def _read(key: EngineKey, environment: Mapping[str, str]) -> bytes | str:
     else:
         what, again = f"key_file: found a {key.key_file}", "write it anew"
         try:
+            if not stat.S_ISREG(os.stat(key.key_file).st_mode):  # a pipe would be waited for, by a process that has all else to do
+                return f"{what}, which is a folder, pipe or device, allowed: a file with the engine's key alone; write it to one"
             with open(key.key_file, "rb") as file:
                 read = file.read(KEY_BYTES_MAX + 1)
         except OSError as error:
@@ -164,7 +167,7 @@ def _read(key: EngineKey, environment: Mapping[str, str]) -> bytes | str:
 
 def _stamp(path: str) -> object:
     try:
-        stat = Path(path).stat()
+        told = Path(path).stat()
     except OSError:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return told.st_mtime_ns, told.st_size, told.st_ino

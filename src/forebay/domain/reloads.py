@@ -4,8 +4,6 @@ import msgspec
 
 STARTED = "; nothing was started"
 """So ends what is said of a bad file to who starts something; where something runs it is left out."""
-
-
 WHY_CHARACTERS_MAX = 600
 """A file may be wrong in many places; the first of them are told."""
 

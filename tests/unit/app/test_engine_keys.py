@@ -78,6 +78,22 @@ def test_a_file_that_is_not_there_is_named(spec, tmp_path):
         EngineKeys(asked, Shown(), ENVIRONMENT)
 
 
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_refused_and_not_waited_for(spec, tmp_path, made):
+    """A pipe in a key's place kept the process at its reading for ever."""
+    asked, shown = spec(), Shown()
+    keys = EngineKeys(asked, shown, ENVIRONMENT)
+    (tmp_path / "own.key").unlink()
+    made(tmp_path / "own.key")
+    with pytest.raises(
+        BadInput, match=r"found a .*own\.key, which is a folder, pipe or device, allowed: a file with the engine's key alone"
+    ):
+        EngineKeys(asked, Shown(), ENVIRONMENT)
+    ((kind, words),) = keys.refresh()
+    assert kind == "engine_key_refused"
+    assert words.endswith("the key before is kept")
+
+
 def test_a_key_written_where_its_variables_name_belongs_is_not_read_aloud(spec):
     asked = spec(FILE.replace("key_env: CHAT_KEY", "key_env: hf_AbCdEf0123456789"))
     (told,) = engine_key_troubles(asked, ENVIRONMENT)
