@@ -4,11 +4,13 @@
 
 Forebay has everything on: its queue, admission by KV, fairness, metering, prefix routing. The others are plain proxies (or routers, round robin)
 with one worker. Rounds alternate between the proxies, so that a busy machine disturbs all alike; a round that could not offer the load
-to each is left out and counted. Peers that are not installed are left out by name: `make bench-peers` installs them.
+to each is left out and counted. Where there are two cores or more, the proxies share the last, and engine and load have the others (``--together``: the
+kernel places them), so that none is moved about or pushed aside in the middle of a request. Peers that are not installed are left out by name: `make bench-peers` installs them.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import gateway_vs_nginx as base
@@ -34,10 +37,13 @@ GOALS = {
 }
 WAITING = 5000
 FLOWING = 64
+CHOICES = 32
+"""Answers that each batch request asks for at once: two thousand slots are full of sixty of them, and take short requests beside."""
 ANSWER_S = 0.05
 HELD = 10_000
 SOAK = 1_000_000
 START_S = 60.0
+CORES = sorted(os.sched_getaffinity(0))
 PORTS_FROM = 21_000
 
 
@@ -181,8 +187,8 @@ class Proxies:
 
     def start(self, names: list[str]) -> None:
         for name in names:
-            begin = getattr(self, f"_{name.replace('-', '_')}")
-            found = begin()
+            with on_its_core():
+                found = getattr(self, f"_{name.replace('-', '_')}")()
             if found is None:
                 self.missing.append(name)
             else:
@@ -210,6 +216,11 @@ class Proxies:
 
     def _smg(self) -> tuple[int, int] | None:
         return self._router("smg", ["launch"])
+
+    def forebay(self, sequences: int) -> tuple[int, int]:
+        """One more, over a replica of so many slots."""
+        with on_its_core():
+            return self._forebay(sequences)
 
     def _forebay(self, sequences: int = 30_000) -> tuple[int, int]:
         process, port = start_python("--role", "gateway", "--engine-port", str(self.engine_port), "--sequences", str(sequences))
@@ -250,6 +261,18 @@ class Proxies:
                 child.wait(5)
             except subprocess.TimeoutExpired:
                 child.kill()
+
+
+@contextlib.contextmanager
+def on_its_core() -> Iterator[None]:
+    """What is started in here runs on the last core, where ``main`` has taken that from this process."""
+    rest = os.sched_getaffinity(0)
+    if len(rest) < len(CORES):
+        os.sched_setaffinity(0, CORES[-1:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, rest)
 
 
 def answers(port: int) -> bool:
@@ -391,15 +414,40 @@ async def crowd(port: int, connections: int, seconds: float, pid: int) -> float:
     return (after[0] - before[0]) / max(1, after[1] - before[1]) * 1e6
 
 
+async def beside(port: int, batch: int, seconds: float, pid: int) -> float:
+    """CPU µs per answered request of 1,000 short ones a second, beside so many batch clients of which only FLOWING or fewer have room."""
+    loads = base.Load(), base.Load()
+    wires = base.request(port, {"late_ms": 4000, "n": CHOICES, "service_tier": "batch"}), base.request(port, {})
+    loop = asyncio.get_running_loop()
+    clients = []
+    for load, wire, count, interval_s in zip(loads, wires, (batch, base.CONNECTIONS), (0.0, base.CONNECTIONS / 1000), strict=True):
+        for _ in range(count):
+            clients.append((await loop.create_connection(lambda: base.Client(load, wire, interval_s), "127.0.0.1", port))[0])  # noqa: B023
+        await asyncio.sleep(2.0 + count / 1000)
+    before = cpu_s(pid), sum(load.requests for load in loads)
+    await asyncio.sleep(seconds)
+    after = cpu_s(pid), sum(load.requests for load in loads)
+    for load in loads:
+        load.over = True
+        if load.errors:
+            sys.exit(f"{load.errors} errors with {batch} batch clients: {load.error!r}")
+    for transport in clients:
+        transport.abort()
+    await asyncio.sleep(0.5 + batch / 5000)
+    return (after[0] - before[0]) / max(1, after[1] - before[1]) * 1e6
+
+
 async def waiting(proxies: Proxies, args: argparse.Namespace) -> dict:
-    """CPU per request with FLOWING requests on a replica of as many slots, and with WAITING more in the lanes."""
-    port, pid = proxies._forebay(FLOWING)
-    alone, crowded = [], []
-    for _ in range(args.rounds):
-        alone.append(await crowd(port, FLOWING, args.seconds, pid))
-        crowded.append(await crowd(port, FLOWING + WAITING, args.seconds, pid))
-    growth = statistics.median(many / few for many, few in zip(crowded, alone, strict=True)) - 1
-    return {"alone_us": statistics.median(alone), "waiting_us": statistics.median(crowded), "growth": growth, "waiting": WAITING}
+    """CPU per request with WAITING more in the lanes: batch, which short requests go past; and such as wait in one line, each behind all others."""
+    few_many = FLOWING, FLOWING + WAITING
+    found: dict = {"waiting": WAITING}
+    for name, drive, slots in (("past", beside, CHOICES * FLOWING), ("through", crowd, FLOWING)):
+        port, pid = proxies.forebay(slots)
+        rounds = [[await drive(port, count, args.seconds, pid) for count in few_many] for _ in range(args.rounds)]
+        alone, crowded = (statistics.median(each) for each in zip(*rounds, strict=True))
+        growth = statistics.median(many / few for few, many in rounds) - 1
+        found[name] = {"alone_us": alone, "waiting_us": crowded, "growth": growth, "rounds_us": rounds}
+    return found
 
 
 async def soak(proxies: Proxies, args: argparse.Namespace) -> dict:
@@ -451,6 +499,13 @@ async def hold(proxies: Proxies, args: argparse.Namespace) -> dict:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
+def show_waiting(rows: dict) -> None:
+    for name, what in (("past", "short requests past {:,} of batch that wait"), ("through", "requests that each wait behind {:,}")):
+        if row := rows.get(name):
+            change = f"{row['alone_us']:.1f} → {row['waiting_us']:.1f} µs a request, {row['growth']:+.0%}"
+            print(f"{what.format(rows['waiting'])}: {change} (goal +15 %)")
+
+
 def show(result: dict) -> None:
     for case, unit in (("short", "request of 2 KB"), ("chunk", "streamed chunk")):
         if case in result:
@@ -470,10 +525,7 @@ def show(result: dict) -> None:
             f"TTFT {'of' if name == 'direct' else 'added by'} {name}: p50 {row['p50_ms']:.2f} ms, p99 {row['p99_ms']:.2f} ms"
             + (" (goal 0.5 / 3)" if name == "forebay" else "")
         )
-    if row := result.get("waiting"):
-        print(
-            f"with {row['waiting']:,} waiting: {row['alone_us']:.1f} → {row['waiting_us']:.1f} µs a request, {row['growth']:+.0%} (goal +15 %)"
-        )
+    show_waiting(result.get("waiting", {}))
     if row := result.get("soak"):
         print(
             f"after {row['requests']:,} requests: {row['grown_bytes'] / 1e6:+.1f} MB; {row['bytes_per_stream'] / 1000:.1f} kB an open stream (goal 40)"
@@ -527,6 +579,7 @@ def main() -> None:
     parser.add_argument("--pace-ms", type=int, default=20)
     parser.add_argument("--soak", type=int, default=SOAK, help="requests of the case soak")
     parser.add_argument("--held", type=int, default=HELD, help="streams of the case hold")
+    parser.add_argument("--together", action="store_true", help="the kernel places all processes")
     parser.add_argument("--quick", action="store_true", help="two short rounds")
     args = parser.parse_args()
     args.only = args.case = None
@@ -539,6 +592,8 @@ def main() -> None:
     elif args.role == "gateway":
         uvloop.run(gateway_main(args.engine_port, args.sequences))
     else:
+        if len(CORES) > 1 and not args.together:
+            os.sched_setaffinity(0, CORES[:-1])
         result = uvloop.run(bench(args))
         if args.json != "-":
             show(result)

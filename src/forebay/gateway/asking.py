@@ -34,6 +34,8 @@ class Wants(msgspec.Struct, frozen=True, gc=False):
 
 
 NOTHING = Wants()
+UNASKED = Wants()
+"""Known by itself: what is wanted is added to the body when that is first sent. Until then it waits as the client sent it, and once."""
 _WANTS = {three: Wants(*three) for three in product((False, True), repeat=3)}
 
 

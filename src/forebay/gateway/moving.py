@@ -15,7 +15,7 @@ from forebay.admission.outcomes import Refusal
 from forebay.admission.spill import SpillAdmission
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.asking import NOTHING
+from forebay.gateway.asking import NOTHING, UNASKED
 from forebay.gateway.body import ENGINE_TIERS, rewritten
 from forebay.gateway.meters import Outcome
 from forebay.gateway.overflow import CONTENDED, Waited, Way, presses
@@ -40,9 +40,6 @@ class Moving(Recovery):
 
     moves = True
     """Whether requests of this kind may be asked elsewhere."""
-
-    def _ask_more(self) -> None:
-        """Ask the engine for what is metered, and continued from."""
 
     def _look_around(self, now_s: float) -> None:
         """It waits: leave at once if a way is open."""
@@ -255,11 +252,9 @@ class Moving(Recovery):
         self._forget_answer()
         self._forget_emitted()
         self.way = told
-        self._wants = NOTHING
+        self._wants = UNASKED if self._ask.stream and not pool.peer else NOTHING
         if self.sized is not None:  # another model's tokens were counted
             self.sized = msgspec.structs.replace(self.sized, counted_tokens=None)
-        if self._ask.stream and not pool.peer:
-            self._ask_more()
         shape: Shape = self._estimate
         expected = self._meter.arrive(shape)
         if not pool.peer:  # what is forwarded is demand of the pool that it came to

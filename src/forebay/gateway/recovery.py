@@ -13,6 +13,7 @@ from forebay.admission.effects import Dispatch, Refuse
 from forebay.admission.quotas import OverCap
 from forebay.admission.spill import SpillAdmission
 from forebay.gateway.answers import ErrorReply, chunk
+from forebay.gateway.asking import NOTHING, UNASKED
 from forebay.gateway.body import choices_of
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT, PATH, Translation
@@ -65,6 +66,10 @@ class Recovery(Ending, ABC):
         """See `desk.Caller`."""
 
     @abstractmethod
+    def _ask_more(self) -> None:
+        """Ask the engine for what is metered, and continued from."""
+
+    @abstractmethod
     def _hop_lines(self) -> bytes:
         """Header lines for another gateway."""
 
@@ -102,6 +107,9 @@ class Recovery(Ending, ABC):
         self.refused(effect)
 
     def _send(self) -> None:
+        if self._wants is UNASKED:
+            self._wants = NOTHING
+            self._ask_more()
         url, request, body, pool = self._replica_url, self._request, self._body, self._pool
         apart = len(body) >= APART_BYTES_MIN
         wire = b"POST %b%b HTTP/1.1\r\nhost: %b\r\n%b%bx-request-id: %b\r\ncontent-length: %b\r\n\r\n%b" % (

@@ -14,7 +14,7 @@ from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
-from forebay.gateway.asking import asking
+from forebay.gateway.asking import UNASKED, asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.emitted import Emitted, Stops
@@ -37,6 +37,7 @@ REPORT_EVENTS = 32
 _COMPLETE: Final = End.COMPLETE
 _ABORTED: Final = End.ABORTED
 _COMPLETED: Final = Outcome.COMPLETED
+_UNASKED: Final = UNASKED
 _NEVER_S: Final = -math.inf
 
 
@@ -60,7 +61,7 @@ class Call(LentCall):
         stream = bool(self._ask.stream)
         self.quiet_until_s = self._arrived_s + ttft_s if stream else math.inf
         if stream:
-            self._ask_more()
+            self._wants = _UNASKED
         pool = self._pool
         if pool.lacking and self._ask.model in pool.adapters:
             self._tried = pool.lacking.replicas(self._ask.model, pool.routed, now_s)
@@ -79,7 +80,6 @@ class Call(LentCall):
                 self._look_around(now_s)
 
     def _ask_more(self) -> None:
-        """Ask the engine for what is metered, and continued from."""
         self._body, self._wants = asking(self._ask, self._body, self._pool.engine)
 
     # -- admission ----------------------------------------------------------------------------------------------------
