@@ -136,27 +136,29 @@ class Estimator:
         self._overheads: dict[str, _Overhead] = {}
 
     def shape(
-        self, team: str, model: str, body_bytes: int, max_tokens: int | None, n: int, context_tokens: int, sized: Sized | None = None
+        self,
+        team: str,
+        model: str,
+        body_bytes: int,
+        max_tokens: int | None,
+        n: int,
+        context_tokens: int,
+        sized: Sized | None = None,
+        prompts: int = 1,
     ) -> Shape:
         """The estimated shape of a request of ``body_bytes`` that asks for ``n`` answers of at most ``max_tokens`` tokens each.
 
         ``max_tokens`` None: no limit but the context's. Prompt and each answer together stay within ``context_tokens``.
-        ``sized``: what is known of the body beside its size.
+        ``sized``: what is known of the body beside its size. ``prompts``: so many are in it, and each has ``n`` answers.
         """
-        table = self._table
-        learned = table.get((team, model)) or table.get(("", model)) or self._start
-        if sized is None:
-            prompt_tokens = math.ceil(body_bytes * learned.tokens / learned.bytes)
-        elif sized.counted_tokens is None:
-            prompt_tokens = math.ceil(sized.text_bytes * learned.tokens / learned.bytes) + sized.media_tokens
-        else:
-            overhead = self._overheads.get(model) or _Overhead()
-            prompt_tokens = sized.counted_tokens + round(overhead.of(sized.messages)) + sized.media_tokens
-        if prompt_tokens >= context_tokens:
-            prompt_tokens = context_tokens - 1
-        if prompt_tokens < 1:
-            prompt_tokens = 1
-        each_max = context_tokens - prompt_tokens
+        learned = self._of(team, model)
+        prompt_tokens = self._prompt_tokens(learned, model, body_bytes, sized)
+        one_tokens = prompt_tokens if prompts <= 1 else -(-prompt_tokens // prompts)
+        if one_tokens >= context_tokens:
+            one_tokens = context_tokens - 1
+        if one_tokens < 1:
+            one_tokens = 1
+        each_max = context_tokens - one_tokens
         if max_tokens is not None and max_tokens < each_max:
             each_max = max_tokens
         if each_max < 1:
@@ -166,7 +168,35 @@ class Estimator:
         each = math.ceil(learned.quantile_tokens)
         if each > each_max:
             each = each_max
-        return _shape(prompt_tokens, each * n, 0, each_max * n, n)
+        if prompts <= 1:
+            return _shape(one_tokens, each * n, 0, each_max * n, n)
+        n *= prompts
+        return _shape(max(prompts, min(prompt_tokens, one_tokens * prompts)), each * n, 0, each_max * n, n, 0, prompts)
+
+    def inputs(self, team: str, model: str, body_bytes: int, context_tokens: int, sized: Sized | None = None) -> Shape:
+        """The same where inputs are only read, as for embeddings: as many as it takes for none to be longer than ``context_tokens``.
+
+        Nothing grows, and what has been read is let go of. So all of it has to be prefilled, but there is never more than about a
+        context of it in the KV, in one slot after the other.
+        """
+        prompt_tokens = max(1, self._prompt_tokens(self._of(team, model), model, body_bytes, sized))
+        most = max(1, context_tokens - 1)
+        if prompt_tokens <= most:
+            return _shape(prompt_tokens, 1, 0, 1)
+        return _shape(prompt_tokens, 1, 0, 1, 1, prompt_tokens - most, -(-prompt_tokens // most))
+
+    def _of(self, team: str, model: str) -> _Learned:
+        table = self._table
+        return table.get((team, model)) or table.get(("", model)) or self._start
+
+    def _prompt_tokens(self, learned: _Learned, model: str, body_bytes: int, sized: Sized | None) -> int:
+        """Of all that is in the body."""
+        if sized is None:
+            return math.ceil(body_bytes * learned.tokens / learned.bytes)
+        if sized.counted_tokens is None:
+            return math.ceil(sized.text_bytes * learned.tokens / learned.bytes) + sized.media_tokens
+        overhead = self._overheads.get(model) or _Overhead()
+        return sized.counted_tokens + round(overhead.of(sized.messages)) + sized.media_tokens
 
     def expected_output(self, team: str, model: str, emitted_tokens: int) -> int | None:
         """The output to expect of one answer that has emitted so much and goes on; None where too few like it were seen."""

@@ -95,7 +95,7 @@ ANSWERS: dict[Refusal, Answer] = {
         400,
         "invalid_request_error",
         "context_length_exceeded",
-        "This request is larger than any replica of this model can hold. Reduce the prompt, max_tokens or n.",
+        "This request is larger than any replica of this model can hold. Reduce the prompt, max_tokens or n, or send fewer prompts.",
     ),
     Refusal.OVER_LIMIT: Answer(429, _BUSY, _BUSY, "This team is at its limit."),
     Refusal.NO_REPLICAS: Answer(

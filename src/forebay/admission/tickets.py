@@ -95,7 +95,8 @@ class Ticket:
         self.cost = self.uncached + 2 * output
         """Virtual tokens its team will be charged, as estimated (`fairness.OUTPUT_COST`)."""
         sequences = self.sequences = shape.sequences
-        self.longest = prompt + -(-output // sequences)
+        prompts = shape.prompts
+        self.longest = (prompt if prompts == 1 else -(-prompt // prompts)) + -(-output // sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
         prompt = self.prompt = prompt - shape.shared_tokens
         """Prompt tokens whose KV is its own."""

@@ -12,9 +12,11 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     output_tokens_max: int = 0
     """Output that it can't exceed (``max_tokens`` and the context limit); 0: not known."""
     sequences: int = 1
-    """Answers asked for (``n``): each decodes on its own; ``output_tokens`` and its maximum are over all of them."""
+    """Answers asked for, ``n`` of each prompt: each decodes on its own; ``output_tokens`` and its maximum are over all of them."""
     shared_tokens: int = 0
     """Of the cached prompt, what is held by requests that run already: it takes no KV memory of this one's."""
+    prompts: int = 1
+    """In one request, where it has a list of them: each has its own context; ``prompt_tokens`` are over all of them."""
 
     @property
     def uncached_tokens(self) -> int:
@@ -25,6 +27,11 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     def total_tokens(self) -> int:
         """KV tokens held at the end of the request."""
         return self.prompt_tokens + self.output_tokens
+
+    @property
+    def longest_tokens(self) -> int:
+        """Of one of its sequences at its end: the context limit is on these."""
+        return -(-self.prompt_tokens // self.prompts) - (-self.output_tokens // self.sequences)
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

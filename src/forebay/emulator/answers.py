@@ -73,9 +73,10 @@ class StreamAnswer(Answer):
     def __init__(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Callable[[Answer, Sequence], None]) -> None:
         super().__init__(exchange, asked, names, ended)
         self._wires: list[wire.ChoiceWire] = []
-        self._extras = wire.Extras(
-            msgspec.json.encode(asked.prompts[0].ids()) if asked.token_ids else None, self.prompt_tokens if asked.running_usage else None
-        )
+        self._extras = [
+            wire.Extras(msgspec.json.encode(prompt.ids()) if asked.token_ids else None, prompt.tokens if asked.running_usage else None)
+            for prompt in asked.prompts
+        ]
         self._merge = False
         self._open: set[int] = set()
         exchange.on_writable = self.flush
@@ -83,8 +84,10 @@ class StreamAnswer(Answer):
     def add(self, times: RequestTimes, output_tokens: int, reason: str, offset: int) -> None:
         """One more choice, in order of index."""
         super().add(times, output_tokens, reason, offset)
-        self._open.add(len(self._wires))
-        self._wires.append(wire.ChoiceWire(self.names, len(self._wires), offset, self.exchange.chunked, self._extras))
+        index = len(self._wires)
+        self._open.add(index)
+        extras = self._extras[index // self.asked.n]
+        self._wires.append(wire.ChoiceWire(self.names, index, offset, self.exchange.chunked, extras))
 
     def flush(self) -> None:
         """Send one event per token, or one for all that a slow client has missed."""

@@ -70,12 +70,12 @@ class Names:
 
 
 class Extras(msgspec.Struct, frozen=True):
-    """What a client asked to be told besides the text. ``prompt_ids``: None unless token ids were asked for."""
+    """What a client asked to be told besides the text of a choice. ``prompt_ids``: None unless token ids were asked for."""
 
     prompt_ids: bytes | None = None
-    """The first prompt's token ids, as JSON."""
+    """Its own prompt's token ids, as JSON."""
     running_usage_of: int | None = None
-    """``continuous_usage_stats``: usage so far on every event; the prompt's tokens."""
+    """``continuous_usage_stats``: usage so far on every event, of its own prompt and this choice alone; the prompt's tokens."""
 
 
 class ChoiceWire:

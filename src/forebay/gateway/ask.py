@@ -3,6 +3,7 @@
 from typing import final
 
 import msgspec
+from msgspec.structs import force_setattr
 
 
 class StreamOptions(msgspec.Struct, frozen=True, gc=False):
@@ -31,6 +32,28 @@ class LooseAsk(Ask, frozen=True, gc=False):
     """Of endpoints where ``model`` may be left out: engines serve one."""
 
     model: str = ""
+
+
+_NOTHING = msgspec.Raw()
+_LISTS = ("prompt", "prompt_embeds", "messages")
+
+
+@final
+class ListedAsk(Ask, frozen=True, gc=False):
+    """Of endpoints that may be asked for answers to several prompts at once. The lists are there until they have been counted."""
+
+    prompt: msgspec.Raw = _NOTHING
+    prompt_embeds: msgspec.Raw = _NOTHING
+    messages: msgspec.Raw = _NOTHING
+    prompts: int = 1
+    """How many there are; whatever a body calls so is written over."""
+
+    def counted(self, prompts: int) -> None:
+        """There are so many. What was counted is let go of: it would keep the body."""
+        for name in _LISTS:
+            if getattr(self, name) is not _NOTHING:
+                force_setattr(self, name, _NOTHING)
+        force_setattr(self, "prompts", max(1, prompts))
 
 
 @final

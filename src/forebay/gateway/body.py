@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from forebay.gateway.answers import ErrorReply, bad_request
-from forebay.gateway.ask import Ask, LooseAsk, ResponsesAsk
+from forebay.gateway.ask import Ask, ListedAsk, LooseAsk, ResponsesAsk
+from forebay.gateway.prompts import conversations_in, prompts_in
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
@@ -35,9 +36,14 @@ CHOICES_MAX: Final = 16_384
 
 
 def choices_of(ask: Ask) -> int:
-    """Answers asked for. More than engines take count as so many: the engine will say what is wrong."""
+    """Answers asked for to each prompt. More than engines take count as so many: the engine will say what is wrong."""
     n = ask.n
     return 1 if n is None else max(1, min(n, CHOICES_MAX))
+
+
+def prompts_of(ask: Ask) -> int:
+    """How many it has."""
+    return ask.prompts if type(ask) is ListedAsk else 1
 
 
 def output_tokens_max(ask: Ask) -> int | None:
@@ -134,6 +140,29 @@ def decoder(form: type[AskType]) -> Callable[[bytes], AskType | ErrorReply]:
 decode = decoder(Ask)
 decode_loose = decoder(LooseAsk)
 decode_responses = decoder(ResponsesAsk)
+_decode_listed = decoder(ListedAsk)
+_STRING: Final = b'"'[0]
+_ABSENT = (b"", b"null")
+
+
+def decode_prompts(body: bytes) -> Ask | ErrorReply:
+    """A completion's fields: its ``prompt`` may be a list, and vLLM's ``prompt_embeds`` too."""
+    ask = _decode_listed(body)
+    if type(ask) is ListedAsk:
+        prompt = memoryview(ask.prompt)
+        if len(prompt) and prompt[0] == _STRING and not len(memoryview(ask.prompt_embeds)):
+            ask.counted(1)
+        else:
+            ask.counted(sum([prompts_in(raw) for raw in (ask.prompt, ask.prompt_embeds) if memoryview(raw) not in _ABSENT]))
+    return ask
+
+
+def decode_conversations(body: bytes) -> Ask | ErrorReply:
+    """The fields of a batch of chats: its ``messages`` are a list of conversations."""
+    ask = _decode_listed(body)
+    if type(ask) is ListedAsk:
+        ask.counted(conversations_in(ask.messages))
+    return ask
 
 
 def rewritten(body: bytes, model: str | None, drop_tier: bool) -> bytes | ErrorReply:

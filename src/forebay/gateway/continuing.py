@@ -96,12 +96,38 @@ class Plan(msgspec.Struct, frozen=True):
         ) % (self.model, emitted.prompt_ids, bytes(emitted.ids[:-1]), left, max(0, self.min_tokens - kept), self.carried)
 
 
-def plan(body: bytes, path: bytes, ask: Ask, context_tokens: int | None) -> Plan | str:
-    """How the answer to ``body`` could be continued; or why not. ``context_tokens``: None where it isn't known."""
+def plan(body: bytes, path: bytes, ask: Ask, context_tokens: int | None, sequences: int = 1) -> Plan | str:
+    """How the answer to ``body`` could be continued; or why not. ``context_tokens``: None where it isn't known.
+
+    ``sequences``: over all its prompts. A list of one is as good as that one.
+    """
+    if path not in (CHAT, PATH):
+        return "its endpoint's answers are not continued"
     try:
         fields = _decode_fields(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "its body is not all JSON"
+    carried = _carried(fields)
+    if isinstance(carried, str):
+        return carried
+    if sequences > 1:
+        return "it has several prompts"
+    chat = path == CHAT
+    limit = output_tokens_max(ask)
+    if limit is None and not chat:
+        limit = COMPLETION_TOKENS
+    if limit is None and context_tokens is None:
+        return "neither max_tokens nor the model's context is known"
+    if chat and not _all_text(fields.get("messages")):
+        return "its prompt is not only text"
+    min_tokens = _count(fields.get("min_tokens"))
+    if min_tokens is None:
+        return "its min_tokens is no number"
+    return Plan(chat, bytes(fields["model"]), limit, context_tokens or 2**31, min_tokens, carried)
+
+
+def _carried(fields: dict[str, msgspec.Raw]) -> bytes | str:
+    """The fields that go along; or why it isn't continued."""
     carried = []
     for name, raw in fields.items():
         value = bytes(raw)
@@ -111,26 +137,7 @@ def plan(body: bytes, path: bytes, ask: Ask, context_tokens: int | None) -> Plan
             carried.append(b",%b:%b" % (_encode(name), value))
         elif value not in _NEUTRAL.get(name, ()) and not (name == "tools" and bytes(fields.get("tool_choice", b"")) == b'"none"'):
             return f"{name[:64]} was asked for"
-    chat = path == CHAT
-    limit = output_tokens_max(ask)
-    if limit is None and not chat:
-        limit = COMPLETION_TOKENS
-    if limit is None and context_tokens is None:
-        return "neither max_tokens nor the model's context is known"
-    unlike = _unlike(fields, chat)
-    if unlike:
-        return unlike
-    min_tokens = _count(fields.get("min_tokens"))
-    if min_tokens is None:
-        return "its min_tokens is no number"
-    return Plan(chat, bytes(fields["model"]), limit, context_tokens or 2**31, min_tokens, b"".join(carried))
-
-
-def _unlike(fields: dict[str, msgspec.Raw], chat: bool) -> str:
-    """Why its prompt is not one text; empty where it is."""
-    if chat:
-        return "" if _all_text(fields.get("messages")) else "its prompt is not only text"
-    return "its prompt is a list" if bytes(fields.get("prompt", b""))[:2] in (b'["', b"[[") else ""
+    return b"".join(carried)
 
 
 def _count(value: msgspec.Raw | None) -> int | None:

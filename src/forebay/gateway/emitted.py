@@ -9,7 +9,9 @@ from collections import deque
 
 import msgspec
 
+from forebay.domain.shape import Usage
 from forebay.gateway.events import Event
+from forebay.gateway.several import Several
 
 PROMPT_IDS_BYTES_MAX = 256 * 1024
 """Of a longer prompt (as JSON) the ids are not kept: an answer to it is not continued."""
@@ -94,10 +96,11 @@ class Emitted:
         "prompt_ids",
         "prompt_tokens",
         "reasons",
+        "several",
         "stops",
     )
 
-    def __init__(self, stops: Stops | None = None) -> None:
+    def __init__(self, stops: Stops | None = None, several: Several | None = None) -> None:
         self.ids = bytearray()
         """Of tokens whose text is out, in decimal, a comma after each."""
         self.pending = bytearray()
@@ -108,6 +111,8 @@ class Emitted:
         """As JSON without its brackets."""
         self.opening: Opening | None = None
         self.stops = stops
+        self.several = several
+        """Where there is more than one sequence."""
         self.missing = ""
         """Why it can't be continued, once that is known."""
         self.reasons = ""
@@ -121,6 +126,8 @@ class Emitted:
 
     def note(self, event: Event) -> None:
         """An engine's event is on its way to the client."""
+        if self.several is not None:
+            self.several.note(event)
         prompt_ids = bytes(event.prompt_token_ids)
         for choice in event.choices:
             prompt_ids = bytes(choice.prompt_token_ids) or prompt_ids
@@ -164,6 +171,12 @@ class Emitted:
             self.pending += _joined(ids)
         if stops is not None:
             stops.out(text, self.tokens)
+
+    def counted(self, estimated_prompt_tokens: int) -> Usage | None:
+        """What it took, by the ids; None where none were told."""
+        if self.several is not None:
+            return self.several.usage(self.tokens, estimated_prompt_tokens)
+        return Usage(self.prompt_tokens, self.tokens) if self.prompt_tokens else None
 
     @property
     def tokens(self) -> int:

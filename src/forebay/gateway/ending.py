@@ -4,7 +4,6 @@ from typing import Final
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk, retry_after_real_s, unavailable
-from forebay.gateway.body import choices_of
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT
 from forebay.gateway.continuing import ending as ending_of
@@ -12,6 +11,7 @@ from forebay.gateway.dialects import error_end
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recorded import Recorded
 from forebay.gateway.refusals import ENGINE_ASKS_KEY
+from forebay.gateway.sse import EventStream
 
 _COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _TRUNCATED: Final = Outcome.TRUNCATED
@@ -38,9 +38,9 @@ class Ending(Recorded):
             meter.completed_output_tokens += usage.output_tokens
             if self._first_s is not None:
                 # The last content came just before the end, so nothing is looked at per event.
-                meter.stream_completed(now_s - self._first_s, usage.output_tokens // choices_of(self._ask))
+                meter.stream_completed(now_s - self._first_s, usage.output_tokens // self._estimate.sequences)
             if usage.exact and pool.should_learn():
-                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, choices_of(self._ask), self.sized)
+                desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._estimate.sequences, self.sized)
                 pool.errors.observe(self._estimate, usage)
         if outcome is _TRUNCATED and self._open:
             meter.itl_missed += 1
@@ -82,8 +82,9 @@ class Ending(Recorded):
         told = stream.counted() if stream is not None else None
         if told is not None:
             return told
-        if emitted is not None and emitted.prompt_tokens:
-            return Usage(emitted.prompt_tokens, emitted.tokens)
+        counted = emitted.counted(self._estimate.prompt_tokens) if emitted is not None else None
+        if counted is not None:
+            return counted
         return None if stream is None else Usage(self._estimate.prompt_tokens, stream.events, exact=False)
 
     def _refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
@@ -143,6 +144,10 @@ class Ending(Recorded):
     def _withheld(self) -> bytes:
         """An event that its client still lacks."""
         return self._stream.withheld if self._stream is not None else b""
+
+    def _has_all(self, stream: EventStream) -> bool:
+        """Every choice has ended, so that nothing is missing but what its engine says behind."""
+        return stream.finishes >= stream.choices
 
     @property
     def _streams(self) -> bool:

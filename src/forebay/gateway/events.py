@@ -39,6 +39,8 @@ class Choice(msgspec.Struct):
     stop_reason: msgspec.Raw = _RAW
     token_ids: list[int] | None = None
     prompt_token_ids: msgspec.Raw = _RAW
+    index: msgspec.Raw = _RAW
+    """Looked at where there are several."""
 
     @property
     def has_content(self) -> bool:

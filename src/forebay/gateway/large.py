@@ -98,6 +98,11 @@ class LargeCall(ResponsesCall):
         else:
             self._refuse(error)
 
+    def _has_all(self, stream: EventStream) -> bool:
+        """Of how many choices that would be stands in a part of the body that nobody has read."""
+        del stream
+        return False
+
     # -- the answer ---------------------------------------------------------------------------------------------------
 
     def _stream_of(self, head: ResponseHead) -> EventStream:

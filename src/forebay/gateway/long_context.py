@@ -1,8 +1,9 @@
 """Long prompts apart: a pool of their own for those of which more than so many tokens have to be prefilled.
 
 One of them holds up every stream of the replica that prefills it, and takes the KV of dozens of others. What counts is what is not
-cached: the next turn of a long conversation stays where its beginning is. A long request goes home all the same where its own pool has no
-replica, or where only home can hold it; one that home can't hold goes to the other pool, however much of it is cached.
+cached: the next turn of a long conversation stays where its beginning is; and of a list of prompts the length of one, since there is no
+long one among many short ones. A long request goes home all the same where its own pool has no replica, or where only home can hold it;
+one that home can't hold goes to the other pool, however much of it is cached.
 """
 
 from collections.abc import Callable
@@ -25,10 +26,11 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
     output_max: int | None
     n: int
     sized: Sized | None
+    prompts: int = 1
 
     def shape(self, estimator: Estimator, model: str, context_tokens: int) -> Shape:
         """As it would be in a context of so many tokens."""
-        return estimator.shape(self.team, model, self.size, self.output_max, self.n, context_tokens, self.sized)
+        return estimator.shape(self.team, model, self.size, self.output_max, self.n, context_tokens, self.sized, self.prompts)
 
 
 class LongContext:
@@ -49,16 +51,16 @@ class LongContext:
         if not to.within(residency):
             return home, shape, b""
         whole = shape if to.context_tokens <= home.context_tokens else asked.shape(estimator, home.model, to.context_tokens)
-        uncached = whole.prompt_tokens
+        longest = uncached = -(-whole.prompt_tokens // whole.prompts)
         too_long = uncached >= home.context_tokens
         if uncached <= self._above and not too_long:
             return home, shape, b""
         if not too_long and home.by_prefix and isinstance(home.admission, Admission):
             prefix = prefix_of(shape)
-            uncached -= home.admission.foreseen(prefix, uncached) if prefix is not None else 0
+            uncached -= home.admission.foreseen(prefix, uncached) if prefix is not None and whole.prompts == 1 else 0
             if uncached <= self._above:
                 return home, shape, b""
-        if not to.routed or (whole.prompt_tokens >= to.context_tokens and home.context_tokens > to.context_tokens):
+        if not to.routed or (longest >= to.context_tokens and home.context_tokens > to.context_tokens):
             return home, shape, b""
         at = asked.shape(estimator, to.model, to.context_tokens)
         return to, at, b"x-forebay-long-context: %d\r\n" % uncached

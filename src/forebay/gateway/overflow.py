@@ -44,7 +44,7 @@ class Way(msgspec.Struct, frozen=True):
         """Whether a request of this team, tier and shape would be started there now, and may be."""
         admission = self.pool.admission
         if self.spill is None:
-            fits = bool(self.pool.routed) and shape.total_tokens <= self.pool.context_tokens
+            fits = bool(self.pool.routed) and shape.longest_tokens <= self.pool.context_tokens
             return "degrade" in team.overflow and fits and isinstance(admission, Admission) and admission.starts(tier.name, shape, now_s)
         residency = team.residency
         return (

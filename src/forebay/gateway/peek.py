@@ -2,7 +2,8 @@
 
 A body of JSON is taken apart at its top level only, and what is nested is skipped; of a form the small fields are read.
 What is looked for is ``model``: once it is there, the rest may flow. A client that sends it last (as OpenAI's SDKs do
-with large chats, whose messages come first) is held until then, within the budget of all bodies.
+with large chats, whose messages come first) is held until then, within the budget of all bodies. So is one that sends a
+list of prompts, until all of them have been counted: each takes a slot.
 """
 
 import re
@@ -17,6 +18,9 @@ FIELD_BYTES_MAX = 64 * 1024
 """Of one field of a form, or one key, that is read."""
 FIELDS_MAX = 256
 """Parts of a form."""
+PROMPT = b"prompt"
+EMBEDS = b"prompt_embeds"
+"""vLLM takes prompts here beside those in ``prompt``, which may be empty then."""
 _WANTED = frozenset((*LooseAsk.__struct_fields__, *ResponsesAsk.__struct_fields__))
 _KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.){0,256})"[ \t\r\n]*:[ \t\r\n]*(?=[^ \t\r\n])')
 _SCALAR = re.compile(rb"[^,}\] \t\r\n]+(?=[,}\] \t\r\n])")
@@ -24,6 +28,7 @@ _AFTER = re.compile(rb"[ \t\r\n]*([,}])")
 _OPENING = re.compile(rb"[ \t\r\n]*\{")
 _NESTED = re.compile(rb'["{}\[\]]')
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_QUOTE = b'"'[0]
 _BOUNDARY = re.compile(
     rb'multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]{1,70})"|([!#-+\--9<-Z^-z|~]{1,70})(?=[\s;]|$))', re.IGNORECASE
 )
@@ -32,12 +37,33 @@ _FILE = re.compile(rb"content-disposition:[^\r\n]*;[ \t]*filename\*?=", re.IGNOR
 
 
 class JsonPeek:
-    """The beginning of a body of JSON."""
+    """The beginning of a body of JSON. ``lists``: the field in which there may be several prompts, where there is one."""
 
-    __slots__ = ("_at", "_deep", "_key", "_lost", "_phase", "_start", "_values", "found", "held", "model_span")
+    __slots__ = (
+        "_at",
+        "_before",
+        "_deep",
+        "_key",
+        "_lists",
+        "_lost",
+        "_named",
+        "_phase",
+        "_settled",
+        "_start",
+        "_values",
+        "found",
+        "held",
+        "model_span",
+        "prompts",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, lists: bytes = b"") -> None:
         self.held = bytearray()
+        self.prompts = 0 if lists else 1
+        """Seen so far."""
+        self._lists = lists
+        self._named, self._settled = False, not lists
+        self._before = 0  # prompts that stand before the present value
         self.found = False
         self.model_span = (0, 0)
         """Where the value of ``model`` stands in ``held``."""
@@ -93,7 +119,7 @@ class JsonPeek:
 
     def _value(self) -> bool:
         held, at = self.held, self._at
-        self._start = at
+        self._start, self._before = at, self.prompts
         first = bytes(held[at : at + 1])
         if first == b'"':
             self._at, self._phase = at + 1, 3
@@ -113,6 +139,10 @@ class JsonPeek:
         held, at = self.held, self._at
         quote = held.find(b'"', at)
         end = quote if quote >= 0 else len(held)
+        if self._phase == 3 and not self._settled and self._key == self._lists and len(held) > self._start + 1 != quote:
+            self._settled = True  # one, and it is not empty
+            self.prompts += 1
+            self.found = self._named
         if held.find(b"\\", at, end) >= 0:
             match = _STRING.match(held, at)
             end = match.end() if match is not None else at
@@ -124,7 +154,14 @@ class JsonPeek:
             self._over(quote + 1)
         else:
             self._at, self._phase = quote + 1, 4
+            if self._deep == 1 and self._counts and self._lists == PROMPT:
+                self.prompts += 1
         return True
+
+    @property
+    def _counts(self) -> bool:
+        """What is nested here is a list of prompts, or may be one."""
+        return not self._settled and (self._key == self._lists or (self._key == EMBEDS and self._lists == PROMPT))
 
     def _nested(self) -> bool:
         match = _NESTED.search(self.held, self._at)
@@ -137,6 +174,8 @@ class JsonPeek:
             self._phase = 5
         elif sign in (b"{", b"["):
             self._deep += 1
+            if self._deep == 2 and sign == b"[" and self._counts:
+                self.prompts += 1
         else:
             self._deep -= 1
             if not self._deep:
@@ -146,23 +185,30 @@ class JsonPeek:
     def _over(self, end: int) -> None:
         """A value of the top level ends here."""
         key = self._key
-        known = key.decode("utf-8", "replace") in _WANTED and not (self.found and key == b"model")
+        known = key.decode("utf-8", "replace") in _WANTED and not (self._named and key == b"model")
+        if self._counts:
+            empty = end - self._start <= 4 and bytes(self.held[self._start : end]) in (b'""', b"null")
+            if self.prompts == self._before and not (empty and self.held[end - 1] != _QUOTE):
+                self.prompts += 1  # a text, or the ids of one
+            self._settled = key == self._lists and not empty
         if known and end - self._start <= FIELD_BYTES_MAX:
             self._values[key] = bytes(self.held[self._start : end])
             if key == b"model":
                 self.model_span = (self._start, end)
-                self.found = True
+                self._named = True
+        self.found = self._named and self._settled
         self._at, self._phase = end, 6
 
 
 class FormPeek:
     """The beginning of a ``multipart/form-data`` body."""
 
-    __slots__ = ("_at", "_edge", "_lost", "_parts", "_skipped", "_values", "found", "held", "model_span")
+    __slots__ = ("_at", "_edge", "_lost", "_parts", "_skipped", "_values", "found", "held", "model_span", "prompts")
 
     def __init__(self, boundary: bytes) -> None:
         self.held = bytearray(b"")
         self.found = False
+        self.prompts = 1
         self.model_span = (0, 0)
         """Where the value of ``model`` stands in ``held``."""
         self._edge = b"--" + boundary
@@ -248,9 +294,9 @@ def form_peek(request: Request) -> FormPeek | None:
     return peek
 
 
-def peek_for(kind: bytes, multipart: bool) -> JsonPeek | FormPeek | None:
-    """How to look into a body of this type; None where a form says no boundary."""
+def peek_for(kind: bytes, multipart: bool, lists: bytes = b"") -> JsonPeek | FormPeek | None:
+    """How to look into a body of this type; None where a form says no boundary. ``lists``: see `JsonPeek`."""
     if not multipart:
-        return JsonPeek()
+        return JsonPeek(lists)
     match = _BOUNDARY.match(kind.strip())
     return None if match is None else FormPeek(match[1] or match[2])

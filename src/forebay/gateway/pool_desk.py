@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LEARN_ALL: Final = 64
 LEARN_EVERY: Final = 4
 UNKNOWN_CONTEXT_TOKENS = 2**31
+UNKNOWN_INPUT_TOKENS = 8192
+"""Of one input that is only read, as for embeddings, where the model's context isn't known."""
 STALL_STEPS = 20
 """A replica whose streams all get nothing for so many of its longest steps has stalled…"""
 STALL_S_MIN = 5.0
@@ -117,6 +119,7 @@ class PoolDesk:
         "firsts",
         "foreign",
         "head",
+        "input_tokens_max",
         "lacking",
         "long",
         "meters",
@@ -169,6 +172,7 @@ class PoolDesk:
         declared = models[pool.model].context_tokens if pool.model in models else 0
         bounds = [tokens for tokens in (declared, pool.profile.context_tokens if pool.profile else 0) if tokens]
         self.context_tokens = min(bounds) if bounds else UNKNOWN_CONTEXT_TOKENS
+        self.input_tokens_max = self.context_tokens if bounds else UNKNOWN_INPUT_TOKENS
         self.engine = pool.engine
         self.errors = ShapeErrors()
         self.sizing = Sizing(pool.estimate)

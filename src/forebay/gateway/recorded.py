@@ -10,7 +10,7 @@ from forebay.admission.outcomes import Refusal, Shortage
 from forebay.domain.shape import Usage
 from forebay.domain.usage import How, UsageKey
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.body import choices_of, with_tier
+from forebay.gateway.body import with_tier
 from forebay.gateway.call import CallState
 from forebay.gateway.context import Context
 from forebay.gateway.continuing import CHAT, PATH
@@ -221,7 +221,7 @@ class Recorded(CallState, ABC):
         begun_s, first_s, arrived_s = self._begun_s, self._first_s, self._arrived_s
         completed, token_s = outcome is _COMPLETED, ABSENT_S
         if completed and first_s is not None and usage is not None:
-            tokens = usage.output_tokens // choices_of(self._ask)
+            tokens = usage.output_tokens // self._estimate.sequences
             if tokens > 1:
                 token_s = (now_s - first_s) / (tokens - 1)
         return (

@@ -14,7 +14,6 @@ from forebay.admission.quotas import OverCap
 from forebay.admission.spill import SpillAdmission
 from forebay.gateway.answers import ErrorReply, chunk
 from forebay.gateway.asking import NOTHING, UNASKED
-from forebay.gateway.body import choices_of
 from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT, PATH, Translation
 from forebay.gateway.emitted import Emitted
@@ -220,7 +219,7 @@ class Recovery(Ending, ABC):
         """Something of an answer is out, and its replica goes on no more. ``gone``: see `_try_elsewhere`."""
         self._why = message
         stream = self._stream
-        if stream is not None and stream.finishes >= choices_of(self._ask):
+        if stream is not None and self._has_all(stream):
             self._conclude()
             return
         self._blame(message, gone=gone)

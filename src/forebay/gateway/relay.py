@@ -24,6 +24,7 @@ from forebay.gateway.moving import FAILURES
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import ENGINE_ASKS_KEY, over_limit_reply, refusal_reply
+from forebay.gateway.several import Several
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ContinuedStream, ToldStream
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
@@ -176,6 +177,8 @@ class Call(LentCall):
         self._answer = head
         if streams:
             stream = self._stream = self._stream_of(head)
+            if self._estimate.sequences > 1:
+                stream.choices = self._estimate.sequences
             stream.report_at = 1 if self._open else REPORT_EVENTS if self._context.lending is None else LEND_EVENTS
             self.data = stream.attach(self._connection.write, self._take_stream, self._report)
         if not self._open:
@@ -213,7 +216,8 @@ class Call(LentCall):
             return EventStream(head.chunked, modern, wants.usage)
         stop = ask.stop
         stops = Stops([stop] if isinstance(stop, str) else stop, bool(ask.include_stop_str_in_output)) if stop else None
-        self._emitted = Emitted(stops)
+        shape = self._estimate
+        self._emitted = Emitted(stops, Several(shape.prompts, shape.sequences) if shape.sequences > 1 else None)
         return ToldStream(head.chunked, modern, wants, self._emitted)
 
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
@@ -302,7 +306,9 @@ class Call(LentCall):
         """Before the body is let go: how the answer would be continued."""
         pool = self._pool
         known = pool.context_tokens if pool.context_tokens < UNKNOWN_CONTEXT_TOKENS else None
-        made = plan(self._body, self._target.partition(b"?")[0], self._ask, known) if pool.engine.tells_ids else "its pool says so"
+        sequences = self._estimate.sequences
+        target = self._target.partition(b"?")[0]
+        made = plan(self._body, target, self._ask, known, sequences) if pool.engine.tells_ids else "its pool says so"
         if isinstance(made, str):
             emitted.forget(made)
         else:

@@ -38,6 +38,8 @@ class Peek(Protocol):
     held: bytearray
     found: bool
     """It is known."""
+    prompts: int
+    """How many there are, once that is."""
 
     def feed(self, part: bytes) -> None:
         """The next part."""

@@ -10,13 +10,13 @@ from typing import Final
 
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.ask import Ask
-from forebay.gateway.body import decode, decode_loose, decode_responses
+from forebay.gateway.body import decode, decode_conversations, decode_loose, decode_prompts, decode_responses
 
 
 class Route:
     """One path that is asked with POST."""
 
-    __slots__ = ("binary", "decode", "generates", "light", "multipart", "plain", "stateful", "typed")
+    __slots__ = ("binary", "decode", "generates", "light", "lists", "multipart", "plain", "pooled", "stateful", "typed")
 
     def __init__(
         self,
@@ -29,6 +29,8 @@ class Route:
         multipart: bool = False,
         binary: bool = False,
         light: bool = False,
+        pooled: bool = False,
+        lists: bytes = b"",
     ) -> None:
         self.decode = decode
         self.plain = plain
@@ -45,17 +47,21 @@ class Route:
         """The answer is passed on from its first byte, whatever it is."""
         self.light = light
         """No work for a GPU: any replica answers at once, without a permit."""
+        self.pooled = pooled
+        """Inputs are read, perhaps a whole list of them, and none is answered."""
+        self.lists = lists
+        """The field in which there may be several prompts."""
 
 
 _CHAT = Route(decode, plain=True, generates=True)
-_POOLED = Route(decode_loose, plain=True)
+_POOLED = Route(decode_loose, plain=True, pooled=True)
 _FORM = Route(decode_loose, generates=True, typed=True, multipart=True)
 _LIGHT = Route(decode_loose, light=True)
 
 POSTS: Final[dict[bytes, Route]] = {
     b"/v1/chat/completions": _CHAT,
-    b"/v1/completions": _CHAT,
-    b"/v1/embeddings": Route(decode, plain=True),
+    b"/v1/completions": Route(decode_prompts, plain=True, generates=True, lists=b"prompt"),
+    b"/v1/embeddings": Route(decode, plain=True, pooled=True),
     b"/v1/responses": Route(decode_responses, generates=True, typed=True, stateful=True),
     b"/v1/messages": Route(decode, generates=True, typed=True),
     b"/v1/messages/count_tokens": Route(decode, light=True),
@@ -73,7 +79,7 @@ POSTS: Final[dict[bytes, Route]] = {
     b"/score": _POOLED,
     b"/classify": _POOLED,
     b"/pooling": _POOLED,
-    b"/v1/chat/completions/batch": _CHAT,
+    b"/v1/chat/completions/batch": Route(decode_conversations, plain=True, generates=True, lists=b"messages"),
     b"/tokenize": _LIGHT,
     b"/detokenize": _LIGHT,
 }

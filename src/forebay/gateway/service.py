@@ -47,6 +47,7 @@ from forebay.gateway.request import LargeRequest, Peek, Request
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.roster import static_roster
 from forebay.gateway.routes import POSTS, Route, kept_response, unknown_url
+from forebay.gateway.shaping import shape_of
 from forebay.gateway.shown import Shown
 from forebay.ports.clock import Clock, Ids, TimerHandle
 from forebay.ports.crew import Crew
@@ -274,7 +275,7 @@ class Gateway(Duties):
         route = POSTS.get(request.target.partition(b"?")[0])
         if route is None or route.light or request.method != b"POST":
             return None
-        return peek_for(content_type(request.facts), route.multipart)
+        return peek_for(content_type(request.facts), route.multipart, route.lists)
 
     def _handle_large(self, connection: ClientConnection, request: Request) -> None:
         route = POSTS[request.target.partition(b"?")[0]]
@@ -307,9 +308,8 @@ class Gateway(Duties):
                 return
             body = fitting
         if route.plain and peek is None and pool.long is None:
-            output_max = output_tokens_max(ask) if route.generates else 1
-            sized, team = pool.sizing.look(body) if route.generates else None, caller.team
-            shape = self.desk.estimator.shape(team, pool.model, len(body), output_max, choices_of(ask), pool.context_tokens, sized)
+            team = caller.team
+            shape, sized = shape_of(self.desk.estimator, route, pool, ask, team, body, len(body), None)
             call = connection.reply = Call(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
             call.sized = sized
             prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
@@ -334,16 +334,13 @@ class Gateway(Duties):
         request_id: bytes,
         peek: Peek | None,
     ) -> None:
-        output_max = output_tokens_max(ask) if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
-        sized = pool.sizing.look(body) if route.generates and peek is None else None
-        shape = self.desk.estimator.shape(caller.team, pool.model, size, output_max, choices_of(ask), pool.context_tokens, sized)
+        shape, sized = shape_of(self.desk.estimator, route, pool, ask, caller.team, body, size, peek)
         way, spoken = b"", route.generates and not route.multipart
         if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
-            asked = long_context.Asked(caller.team, size, output_max, choices_of(ask), sized)
-            pool, shape, way = pool.long.choose(
-                self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size), caller.residency
-            )
+            asked = long_context.Asked(caller.team, size, output_tokens_max(ask), choices_of(ask), sized, shape.prompts)
+            prefix_of_shape = partial(self._prefix, pool, ask, body, size)
+            pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, prefix_of_shape, caller.residency)
         call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
         connection.reply = call
         call.sized, call.way = sized, way

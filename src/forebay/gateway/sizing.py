@@ -22,6 +22,10 @@ class Sizing:
         self._cost = cost
         self.counter: TokenCounter | None = None
 
+    def pictures(self, body: bytes) -> bool:
+        """Whether there may be images or audio in ``body``."""
+        return _names_media(body)
+
     def look(self, body: bytes) -> Sized | None:
         """What is known of ``body``; None: nothing but its size."""
         media = _names_media(body)

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, chunk
-from forebay.gateway.events import UNREADABLE, EngineError, Event, complete_bytes, data_of, decode_event, with_fingerprint_of
+from forebay.gateway.events import UNREADABLE, Choice, EngineError, Event, complete_bytes, data_of, decode_event, with_fingerprint_of
 from forebay.native import Takes
 from forebay.ports.upstream import Taker
 
@@ -60,6 +60,7 @@ class EventStream(Takes):
         "_alike",
         "_attend",
         "_drops_usage",
+        "_ended",
         "_finished_at",
         "_held",
         "_held_bytes",
@@ -68,6 +69,7 @@ class EventStream(Takes):
         "_plain",
         "_reframe",
         "_tail",
+        "choices",
         "done",
         "error",
         "finishes",
@@ -94,6 +96,7 @@ class EventStream(Takes):
         self._finished_at = -1  # so many events there were with the last finish reason
         self._alike = False  # the shape of a plain event is known, and plain events may pass
         self._learns = LEARNS_MAX
+        self._ended: set[bytes] | None = None  # numbers of choices, where there are several
         self.withheld = b""
         """The event that ended the answer, until the next one is there: it may have to say what the chunk of usage says that is dropped."""
         self.opened = False
@@ -102,6 +105,8 @@ class EventStream(Takes):
         """``[DONE]`` was seen; it is held until the response has ended well."""
         self.good = False
         """The response has ended, and is an answer."""
+        self.choices = 1
+        """As many as were asked for, over all prompts."""
         self.finishes = 0
         """Choices that have ended."""
         self.usage: Usage | None = None
@@ -212,7 +217,7 @@ class EventStream(Takes):
     def _finish(self, wire: bytes | None, passed: bytes) -> bytes:
         if self.withheld:  # the last event there is
             wire, passed, self.withheld = None, passed + self.withheld, b""
-        if not self.done and self._finished_at != self.events:
+        if not self.done and (self._finished_at != self.events or (self.choices > 1 and self.finishes < self.choices)):
             self.trouble = Trouble.UNFINISHED
             return self._send_or_hold(self._framed(passed))
         self.good = self.opened = True  # a good stream without content is an answer too
@@ -279,7 +284,7 @@ class EventStream(Takes):
             if choice.finish_reason == "abort":
                 self.trouble = Trouble.ABORTED
             elif choice.finish_reason:
-                self.finishes += 1
+                self._finish_of(choice)
                 finished = True
             content = content or choice.has_content
         if self.trouble is not None:
@@ -288,9 +293,19 @@ class EventStream(Takes):
             self._content(finished)
         return self._told(event, parsed)
 
+    def _finish_of(self, choice: Choice) -> None:
+        """It has ended. Where there are several, each counts once, whatever is said of it again."""
+        if self.choices == 1:
+            self.finishes += 1
+            return
+        if self._ended is None:
+            self._ended = set()
+        self._ended.add(bytes(choice.index))
+        self.finishes = len(self._ended)
+
     def _told(self, event: bytes, parsed: Event) -> bytes | None:
-        """An event that is one; see `_inspect_event`."""
-        if parsed.usage is not None:
+        """An event that is one; see `_inspect_event`. Running usage of several choices is told of each for itself."""
+        if parsed.usage is not None and (self.choices == 1 or not parsed.choices):
             self.usage = parsed.usage.usage()
             if self._drops_usage and not parsed.choices:
                 return self._dropped(event)

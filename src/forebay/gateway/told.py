@@ -54,6 +54,8 @@ class ToldStream(EventStream):
         self._reasons = False  # the text of plain events is reasoning
         self._ready = False  # nothing stands against events passing
         self._event_end = b""  # from what varies on
+        if emitted.several is not None and wants.running_usage:
+            self._learns = 0  # it is told of each choice for itself, and none is like the last
         self._joint = self._joint_shown = b""  # from what varies to the next event's text; as the client gets it, from text to text
 
     @property
@@ -159,7 +161,9 @@ class ToldStream(EventStream):
         self._joint, self._joint_shown = event_end + before, shown + before
 
     def counted(self) -> Usage | None:
-        """From the last usage told, else from the ids of prompt and tokens."""
+        """From the last usage told, else from the ids of prompt and tokens; of several sequences none of these is the whole."""
+        if self.emitted.several is not None:
+            return self.usage
         if self.usage is None and self._running:
             usage = _usage_of(self._running)
             if usage is not None:

@@ -44,7 +44,7 @@ _ROOMS = {
     "gateway": (
         "body", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "identity", "large", "latencies",
         "leaving", "lent", "meters", "moving", "passed", "pool_desk", "reader", "recorded", "recovery", "relay", "repeats",
-        "request", "retries", "routes", "service", "shape_errors", "sizing", "surface", "usage", "whole",
+        "request", "retries", "routes", "service", "shape_errors", "shaping", "sizing", "surface", "usage", "whole",
     ),
     "adapters.upstream": ("client", "connection", "exchange", "heads"),
 }

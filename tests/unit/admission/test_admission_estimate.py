@@ -30,6 +30,35 @@ def test_several_answers_multiply_the_output_alone() -> None:
     assert (shape.prompt_tokens, shape.output_tokens, shape.output_tokens_max, shape.sequences) == (100, 150, 150, 3)
 
 
+def test_each_prompt_of_a_list_has_its_own_context_and_its_own_answers() -> None:
+    """All of them together were taken for one of the context's length."""
+    shape = Estimator().shape("t", "m", 35_000, max_tokens=None, n=2, context_tokens=4096, prompts=5)
+    assert (shape.prompt_tokens, shape.prompts, shape.sequences) == (10_000, 5, 10)
+    assert shape.output_tokens_max == 10 * (4096 - 2000)
+    assert shape.longest_tokens <= 4096
+    crowded = Estimator().shape("t", "m", 350_000, max_tokens=None, n=1, context_tokens=4096, prompts=5)
+    assert (crowded.prompt_tokens, crowded.output_tokens_max, crowded.longest_tokens) == (5 * 4095, 5, 4096)
+    tiny = Estimator().shape("t", "m", 35, max_tokens=7, n=1, context_tokens=4096, prompts=500)
+    assert (tiny.prompt_tokens, tiny.output_tokens, tiny.longest_tokens) == (500, 3500, 8), "a prompt has at least a token"
+
+
+def test_what_is_learned_of_a_list_is_what_each_answer_took() -> None:
+    estimator = Estimator()
+    for _ in range(300):
+        estimator.learn("t", "m", 4000, Usage(1000, 4 * 30), n=4)
+    assert estimator.shape("t", "m", 4000, None, 1, 8192, prompts=4).output_tokens == pytest.approx(4 * 30, rel=0.1)
+
+
+def test_inputs_that_are_only_read_are_prefilled_as_a_whole_and_held_one_context_at_a_time() -> None:
+    estimator = Estimator()
+    few = estimator.inputs("t", "m", 3500, 8192)
+    assert few == estimator.shape("t", "m", 3500, 1, 1, 8192)
+    many = estimator.inputs("t", "m", 350_000, 8192)
+    assert (many.prompt_tokens, many.uncached_tokens, many.sequences) == (100_000, 100_000, 1)
+    assert many.prompt_tokens - many.shared_tokens == 8191
+    assert many.longest_tokens <= 8192
+
+
 def test_learns_the_ratio_and_follows_a_change() -> None:
     estimator = Estimator()
     for bytes_per_token in (4.5, 2.0):

@@ -1,5 +1,6 @@
 """The admission machine by hand: each refusal, each budget, and what a request's life looks like from outside."""
 
+import msgspec
 import pytest
 
 from forebay.admission.effects import Dispatch, Effect, Refuse
@@ -183,6 +184,26 @@ def test_several_answers_take_several_slots_and_share_the_prompt() -> None:
     pool = machine("a", of=capacity(kv_tokens=100, sequences=4))
     assert pool.arrive(1, "standard", "t", Shape(40, 60, sequences=3), 0.0) == [sent(1, "a")]
     assert pool.arrive(2, "standard", "t", Shape(1, 1, sequences=2), 0.0) == []
+    pool.check()
+
+
+def test_each_prompt_of_a_list_has_its_own_context() -> None:
+    """The limit is on one sequence: together they may be longer than the context, and each no longer."""
+    of = msgspec.structs.replace(capacity(kv_tokens=1000, sequences=8), context_tokens=100)
+    pool = machine("a", of=of)
+    assert pool.arrive(1, "standard", "t", Shape(360, 40, sequences=4, prompts=4), 0.0) == [sent(1, "a")]
+    assert pool.arrive(2, "standard", "t", Shape(361, 40, sequences=4, prompts=4), 0.0) == [Refuse(2, Refusal.NEVER_FITS, None)]
+    assert pool.arrive(3, "standard", "t", Shape(360, 40, sequences=4), 0.0) == [Refuse(3, Refusal.NEVER_FITS, None)]
+    pool.check()
+
+
+def test_inputs_that_are_only_read_take_the_prefill_of_all_and_the_kv_of_one() -> None:
+    of = msgspec.structs.replace(capacity(kv_tokens=300, sequences=8, prefill_tokens=500), context_tokens=100)
+    pool = machine("a", of=of)
+    many = Shape(990, 1, 0, 1, 1, 891, 10)
+    assert pool.arrive(1, "standard", "t", many, 0.0) == [sent(1, "a")], "it has to run somewhere"
+    assert pool.arrive(2, "standard", "t", Shape(50, 1), 0.0) == [], "what is before it would have to be prefilled first"
+    assert pool.finish(1, None, 1.0) == [sent(2, "a")]
     pool.check()
 
 

@@ -103,7 +103,7 @@ class AdmissionStates(RuleBasedStateMachine):
         spared = request.tier == "batch" and not exact
         if sum(self.requests[t].shape.sequences for t in running) + shape.sequences > capacity.sequences:
             return False
-        if shape.prompt_tokens + -(-shape.output_tokens // shape.sequences) > capacity.context_tokens:
+        if -(-shape.prompt_tokens // shape.prompts) + -(-shape.output_tokens // shape.sequences) > capacity.context_tokens:
             return False
         prefilling = sum(self.requests[t].shape.uncached_tokens - self.requests[t].spared for t in running if self.requests[t].prefilling)
         if prefilling and prefilling + shape.uncached_tokens - request.spared > capacity.prefill_tokens * (0.1 if spared else 1):
@@ -231,11 +231,23 @@ class AdmissionStates(RuleBasedStateMachine):
         cached=st.integers(0, 60),
         count=st.sampled_from([1, 1, 1, 2, 5]),
         capped=st.booleans(),
+        listed=st.booleans(),
         prefix=st.none() | st.builds(Prefix, st.sampled_from(CHAINS), st.integers(1, 20)),
     )
-    def arrive(self, tier: str, team: str, prompt: int, output: int, cached: int, count: int, capped: bool, prefix: Prefix | None) -> None:
+    def arrive(
+        self,
+        tier: str,
+        team: str,
+        prompt: int,
+        output: int,
+        cached: int,
+        count: int,
+        capped: bool,
+        listed: bool,
+        prefix: Prefix | None,
+    ) -> None:
         ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
-        shape = Shape(prompt, output, min(cached, prompt), output + 10 if capped else 0, count)
+        shape = Shape(prompt, output, min(cached, prompt), output + 10 if capped else 0, count, 0, count if listed else 1)
         self.requests[ticket] = Request(tier, shape, self.now_s + WAIT_S[tier], expected=output, prefix=prefix)
         self.lanes[tier].append(ticket)
         if prefix is not None:
