@@ -98,7 +98,7 @@ class Replica:
         # In fields of its own, as they are read for every request.
         self.sequences_max, self._kv_tokens, self._prefill_tokens = capacity.sequences, capacity.kv_tokens, capacity.prefill_tokens
         self._context_tokens, self._itl_s = capacity.context_tokens, capacity.itl_s
-        per_s = listed.capacity.prefill_tokens_per_s
+        per_s = capacity.prefill_tokens_per_s
         self._token_s = 1.0 / per_s if per_s > 0 else 0.0
         """To prefill one, by the roster; 0: unknown."""
         self.sequences_allowed = max(listed.capacity.sequences, self.sequences)
@@ -264,9 +264,8 @@ class Replica:
         del self.permits[ticket.id]
         ticket.replica = None
         self.sequences -= ticket.sequences
-        prompt = ticket.prompt
-        self.held_tokens -= prompt + ticket.emitted
-        worst_tokens = prompt + ticket.expected
+        self.held_tokens -= ticket.held_tokens()
+        worst_tokens = ticket.prompt + ticket.expected
         self.worst_tokens -= worst_tokens
         # No sum of what others hold falls by more than what this one would have held in the end.
         self._missing_tokens -= worst_tokens
@@ -308,15 +307,17 @@ class Replica:
 
     def begun(self, ticket: Ticket, now_s: float) -> None:
         """Its first token came: what was sent before it is prefilled too, since engines take prompts in their order."""
-        lag_s = self.lag_s + LAG_GAIN * (now_s - ticket.prefilled_s)
-        self.lag_s = 0.0 if lag_s < 0.0 else LAG_S_MAX if lag_s > LAG_S_MAX else lag_s
+        self.lag_s = max(0.0, min(LAG_S_MAX, self.lag_s + LAG_GAIN * (now_s - ticket.prefilled_s)))
         wholes = self.wholes
         while wholes and wholes[0].dispatched_s < ticket.dispatched_s:
             before = wholes.popleft()
             if before.replica is self and before.outstanding:
                 self.prefilled(before)
         self.prefilled(ticket)
-        self.horizon_s = now_s + self.prefill_tokens * self._token_s
+        if self.prefill_tokens:
+            last = next(reversed(self.permits.values()))  # if it was sent only just before, it begins no sooner for this token
+            last_s = last.dispatched_s + self.lag_s + last.outstanding * self._token_s if last.outstanding else 0.0
+            self.horizon_s = max(now_s + self.prefill_tokens * self._token_s, last_s)
 
     def clear_in_s(self, now_s: float) -> float:
         """In how many seconds nothing is foreseen to be left to prefill; 0: nothing is, or it should be done by now."""
@@ -392,9 +393,8 @@ class Replica:
 
 def could_ever_fit(capacity: Capacity, ticket: Ticket) -> bool:
     """Whether an empty replica of this ``capacity`` could hold ``ticket``."""
-    total = ticket.total
     return (
-        (total <= capacity.kv_tokens or total <= capacity.kv_tokens_alone)
+        ticket.total <= max(capacity.kv_tokens, capacity.kv_tokens_alone)
         and ticket.longest <= capacity.context_tokens
         and ticket.sequences <= capacity.sequences
     )

@@ -174,7 +174,7 @@ class Admission(Books):
         del self._tickets[ticket]
         if entry.replica is not None:
             replica = entry.replica
-            replica.release(entry)
+            self._replicas.release(entry, replica)
             return self._freed_on(replica, now_s)
         effects: list[Effect] = []
         self._pump.leave(entry, now_s, started=False)
@@ -193,7 +193,7 @@ class Admission(Books):
         replica = entry.replica
         assert replica is not None
         effects: list[Effect] = []
-        replica.release(entry)
+        self._replicas.release(entry, replica)
         if more_prompt_tokens:
             entry.resume(more_prompt_tokens)
         if replica.listed:

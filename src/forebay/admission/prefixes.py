@@ -3,11 +3,12 @@
 Engines keep prefixes by blocks of tokens, and evict what was used longest ago. The gateway does the same by blocks of
 bytes: a request's blocks are hashed in a chain, so that one hash stands for all bytes up to its block, and a table says
 which replicas were sent it. Each replica's part is bounded by what its KV cache holds and evicted in the same order. A
-wrong guess costs a prefill that would have been needed anyway, so hashes of 64 bits are trusted without the bytes.
+wrong guess costs a prefill that would have been needed anyway, so hashes of 64 bits are trusted without the bytes. But it is
+also in the way of others that are sent there as if it were short: what was taken back before its prefill is no guess.
 """
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 BLOCK_BYTES = 512
 """About 128 tokens: eight of vLLM's blocks."""
@@ -16,6 +17,8 @@ BLOCKS_MAX = 64
 BLOCKS_PER_REPLICA_MAX = 65_536
 REPLICAS_MAX = 4096
 _PROMPT_KEYS = (b'"messages"', b'"prompt"', b'"input"')
+MANY: Final = -1
+"""In place of a request: several were sent it."""
 _LOOK_BYTES = 4096
 """How far into a body the prompt's key is looked for."""
 
@@ -62,7 +65,8 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
         """Hash → replicas that hold it, a bit each."""
-        self._held: dict[str, OrderedDict[int, None]] = {}
+        self._held: dict[str, OrderedDict[int, int]] = {}
+        """By replica what it was sent, used longest ago first, with the one request that was sent it, or `MANY`."""
         self.bits: dict[str, int] = {}
         """Of each replica that something was sent to, its bit in what ``levels`` tells."""
         self._free_bits: list[int] = []
@@ -70,8 +74,11 @@ class PrefixIndex:
     def __len__(self) -> int:
         return len(self._holders)
 
-    def sent(self, replica: str, hashes: Chain, blocks_max: int) -> None:
-        """``replica`` prefills these now, and keeps at most ``blocks_max`` blocks: those used longest ago are gone."""
+    def sent(self, replica: str, hashes: Chain, blocks_max: int, request: int = MANY) -> None:
+        """``replica`` prefills these now, and keeps at most ``blocks_max`` blocks: those used longest ago are gone.
+
+        ``request``: whose they are, who may yet be taken back.
+        """
         if not hashes:
             return
         held = self._held.get(replica)
@@ -84,12 +91,24 @@ class PrefixIndex:
         # From the end: of one chain the beginning is used last, so that what is left of it is a beginning.
         for value in reversed(hashes):
             if value in held:
+                held[value] = MANY
                 held.move_to_end(value)
             else:
-                held[value] = None
+                held[value] = request
                 holders[value] = holders.get(value, 0) | bit
         for _ in range(len(held) - max(0, min(blocks_max, BLOCKS_PER_REPLICA_MAX))):
             self._unhold(held.popitem(last=False)[0], bit)
+
+    def unsent(self, replica: str, hashes: Chain, request: int) -> None:
+        """``request`` is taken back from ``replica`` before it prefilled these: it holds those that no other was sent there with."""
+        held = self._held.get(replica)
+        if held is None:
+            return
+        bit = self.bits[replica]
+        for value in hashes:
+            if held.get(value) == request:
+                del held[value]
+                self._unhold(value, bit)
 
     def drop(self, replica: str) -> None:
         """``replica`` holds nothing any more."""

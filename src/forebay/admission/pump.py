@@ -237,7 +237,7 @@ class Pump:
     def _give_up(self, replica: Replica, victims: list[Victim], now_s: float, effects: list[Effect]) -> None:
         """These wait again."""
         for victim, more_prompt_tokens in victims:
-            replica.release(victim)
+            self.replicas.release(victim, replica)
             self.waiting.gave_up(victim)
             if more_prompt_tokens:
                 victim.resume(more_prompt_tokens)

@@ -279,8 +279,14 @@ class Replicas:
             return 0
         hashes, block_tokens = prefix
         cached = prefix.cached_tokens(self.prefixes.depth(hashes, replica.id), ticket.uncached)
-        self.prefixes.sent(replica.id, hashes, replica.capacity.kv_tokens // block_tokens)
+        self.prefixes.sent(replica.id, hashes, replica.capacity.kv_tokens // block_tokens, ticket.id)
         return cached
+
+    def release(self, ticket: Ticket, replica: Replica) -> None:
+        """Its permit there ends, and not with the end of its answer: what is not known to be prefilled is not foreseen to be cached."""
+        if ticket.outstanding and ticket.prefix is not None:
+            self.prefixes.unsent(replica.id, ticket.prefix.chain, ticket.id)
+        replica.release(ticket)
 
     def prefilled_tokens(self, ticket: Ticket, usage: Usage) -> int:
         """Uncached prompt tokens of a finished request: as its engine told, or, while none of the pool has ever told, as foreseen."""

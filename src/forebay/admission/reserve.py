@@ -20,7 +20,7 @@ FOLD_S: Final = 0.01
 """What came is taken into the demand in steps no shorter than this."""
 BUSY_MIN: Final = 0.01
 """Demand that keeps less than this of a replica busy is gone."""
-PATIENCE_S: Final = 0.6
+PATIENCE_S: Final = 0.45
 """Seconds until the next clear replica that a wholly idle replica may accept beyond its lag; one with no idle places accepts none."""
 LAG_SHARE: Final = 0.6
 """Of its lag, what passes before a prompt that is sent now is in a step of its engine; the rest is that step's own decodes."""

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from forebay.admission.budget import LAG_S
 from forebay.admission.effects import Dispatch, Effect
 from forebay.admission.machine import Admission
 from forebay.admission.prefixes import BLOCK_BYTES, Prefix, prefix_of
@@ -103,6 +104,28 @@ def test_a_preempted_one_has_its_whole_prompt_before_it() -> None:
     assert len(machine.arrive(2, "only", "t", Shape(800, 100), 100.0)) == 2
     assert (entry.uncached, entry.spared) == (450, 0)
     machine.check()
+
+
+def test_what_left_before_it_was_prefilled_is_not_foreseen_to_be_cached() -> None:
+    """Batch that was taken back before it began went to the same replica again as if its prompt were short, and others right behind it."""
+    machine = pool(1)
+    served(machine, 0, FIRST_SHAPE, None)  # others than batch come
+    for leave in (lambda: machine.abandon(1, 10.0), lambda: machine.retry(1, 10.0)):
+        assert where(machine.arrive(1, "batch", "t", FIRST_SHAPE, 10.0, prefix=FIRST)) == "r0"
+        leave()
+        assert machine._replicas.prefixes.depth(FIRST.chain, "r0") == 0
+    assert where(machine.arrive(2, "batch", "t", FIRST_SHAPE, 10.0, prefix=FIRST)) == "r0"
+    entry = machine._tickets[2]
+    machine._replicas.listed[0].lag_s = LAG_S
+    machine.arrive(3, "only", "t", FIRST_SHAPE, 10.001)
+    assert entry.preempted == 1
+    machine.first_token(3, 10.2)
+    assert entry.replica is not None
+    assert (entry.spared, entry.outstanding) == (0, 450), "all of its prompt is in the way there"
+    machine.first_token(2, 10.9)
+    machine.check()
+    machine.abandon(2, 10.9)
+    assert machine._replicas.prefixes.depth(FIRST.chain, "r0") == 4, "it was prefilled"
 
 
 def test_a_hot_beginning_loads_no_replica_beyond_the_bound() -> None:

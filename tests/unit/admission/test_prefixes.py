@@ -49,6 +49,19 @@ def test_what_was_used_longest_ago_is_evicted_first_and_from_the_end_of_its_chai
     assert index.depth((7, 8), "a") == 2
 
 
+def test_what_is_taken_back_before_its_prefill_leaves_only_what_others_were_sent_with() -> None:
+    index = PrefixIndex()
+    index.sent("a", (1, 2), 9, request=1)
+    index.sent("a", (1, 2, 3, 4), 9, request=2)
+    index.sent("b", (1, 2, 3, 4), 9, request=2)
+    index.unsent("a", (1, 2, 3, 4), request=2)
+    assert (index.depth((1, 2, 3, 4), "a"), index.depth((1, 2, 3, 4), "b")) == (2, 4)
+    index.unsent("a", (1, 2), request=1)
+    assert index.depth((1, 2), "a") == 2, "the second was sent there with them too, and may have begun"
+    index.unsent("c", (1, 2), request=1)
+    index.check()
+
+
 REPLICAS = ["a", "b", "c"]
 CHAINS = [(1,), (1, 2), (1, 2, 3), (1, 2, 4), (5, 6), (5, 6, 7, 8)]
 
@@ -59,17 +72,28 @@ class IndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.index = PrefixIndex()
-        self.model: dict[str, OrderedDict[int, None]] = {}
+        self.requests = 0
+        self.model: dict[str, OrderedDict[int, set[int]]] = {}
+        """By replica and hash, the requests that were sent there with it."""
 
     @rule(replica=st.sampled_from(REPLICAS), hashes=st.sampled_from(CHAINS), most=st.integers(0, 6))
     def sent(self, replica: str, hashes: tuple[int, ...], most: int) -> None:
-        self.index.sent(replica, hashes, most)
+        self.requests += 1
+        self.index.sent(replica, hashes, most, self.requests)
         held = self.model.setdefault(replica, OrderedDict())
         for value in reversed(hashes):
-            held.pop(value, None)
-            held[value] = None
+            held[value] = {*held.pop(value, ()), self.requests}
         while len(held) > most:
             held.popitem(last=False)
+
+    @rule(replica=st.sampled_from(REPLICAS), hashes=st.sampled_from(CHAINS), ago=st.integers(0, 3))
+    def unsent(self, replica: str, hashes: tuple[int, ...], ago: int) -> None:
+        request = self.requests - ago
+        self.index.unsent(replica, hashes, request)
+        held = self.model.get(replica, OrderedDict())
+        for value in hashes:
+            if held.get(value) == {request}:
+                del held[value]
 
     @rule(replica=st.sampled_from(REPLICAS))
     def dropped(self, replica: str) -> None:

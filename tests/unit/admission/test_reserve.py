@@ -297,6 +297,20 @@ def test_a_first_token_tells_that_what_was_sent_before_is_prefilled() -> None:
     assert replica.clear_in_s(0.2) == 0.0
 
 
+def test_a_prompt_sent_just_before_a_first_token_begins_no_sooner_for_it() -> None:
+    """It is on its way while the engine begins its next step without it; others were sent there as if it had begun at once."""
+    pool, replica = one_replica()
+    pool.arrive(0, "top", "t", Shape(1000, 10), 0.0)
+    pool.arrive(1, "top", "t", Shape(500, 10), 0.12)
+    pool.first_token(0, 0.13)
+    assert replica.clear_in_s(0.13) == pytest.approx(replica.lag_s - 0.01 + 0.05)
+    pool.arrive(2, "top", "t", Shape(500, 10), 0.131)
+    pool.abandon(2, 0.132)
+    pool.first_token(1, 0.2)
+    assert replica.clear_in_s(0.2) == 0.0
+    pool.check()
+
+
 def test_a_prompt_that_left_before_it_was_prefilled_is_not_waited_for() -> None:
     pool, replica = one_replica()
     pool.arrive(0, "top", "t", Shape(1000, 10), 0.0)
