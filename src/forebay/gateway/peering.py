@@ -196,12 +196,16 @@ class Peering:
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
+    def knows(self, request: Request) -> bool:
+        """Whether it comes from another gateway."""
+        return bool(self.forwarding.hop_key) and hmac.compare_digest(request.facts.hop, self.forwarding.hop_key)
+
     def admits(self, connection: ClientConnection, request: Request) -> bool:
         """Whether a request that came to the gateways' own address is to be handled; if not it is answered."""
         path = request.target.partition(b"?")[0]
         if path in OPEN_PATHS or path.startswith(REQUESTS):
             return True
-        if not self.forwarding.hop_key or not hmac.compare_digest(request.facts.hop, self.forwarding.hop_key):
+        if not self.knows(request):
             connection.refuse(NO_HOP)
             return False
         if path == HEARD:
