@@ -121,7 +121,8 @@ class Gateway(Door):
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
         self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries, self.latencies)
-        self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, self.desk, lambda: not self.draining)
+        pages = registry(self._meters, self.shown), self.records, self._catalogue, self.desk
+        self._pages = Pages(*pages, lambda: not self.draining, lambda: self.peering)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -236,7 +237,7 @@ class Gateway(Door):
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
-        self.shown.check(len(self._light.live))
+        self.shown.check(len(self._light.live) + len(self._pages.elsewhere.live))
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
