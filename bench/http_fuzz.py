@@ -1,6 +1,6 @@
 """Hostile bytes into the gateway, whole and in pieces: what reaches an engine must be the same requests, each framed once.
 
-Every input is a few requests, valid or not, that were mutated. It goes through a real connection and a real gateway
+Every input is a few requests, valid or not, with a key or without, that were mutated. It goes through a real connection and a real gateway
 twice, in one read and cut at random places, with an engine that only records. It must hold that
 
 1. nothing raises, and the gateway's own invariants stand afterwards (`Gateway.check`, no byte of a body held);
@@ -31,14 +31,16 @@ from forebay import HANDLED_IN
 from forebay.adapters.clock import LoopClock
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.http import ClientConnection
+from forebay.gateway.intake import Intake
 from forebay.gateway.peek import JsonPeek
-from forebay.gateway.reader import Intake, RequestReader
+from forebay.gateway.reader import RequestReader
 from forebay.gateway.request import LargeRequest, Request
 from forebay.gateway.service import Gateway, static_roster
 from forebay.ports.upstream import End, ResponseHead
-from forebay.spec.types import DEFAULT_TIERS, EngineKind, Limits, Model, Pool, Spec
+from forebay.spec.types import DEFAULT_TIERS, EngineKind, Limits, Model, Pool, Spec, Team
 from forebay.testing.ids import CountingIds
 
+TEAMS = (Team("fuzz", (("sk-fuzz", "interactive"),)), Team("other", (("sk-other", "interactive"),)))
 LIMITS = Limits(body_bytes_max=300, streamed_body_bytes_max=900, bodies_bytes_max=5_000, head_bytes_max=500)
 CHAT = b'{"model":"bench","messages":[{"role":"user","content":"hi"}]}'
 LARGE = b'{"model":"alias","messages":"%b"}' % (b"x" * 400)
@@ -54,8 +56,10 @@ def chunked(body: bytes, size: int, path: bytes = b"/v1/chat/completions", trail
     return b"POST %b HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n%b0\r\n%b\r\n" % (path, parts, trailer)
 
 
+AUTHORIZATION = b"Authorization: Bearer sk-fuzz\r\n"
 MULTIPART = b"content-type: multipart/form-data; boundary=B\r\n"
-SEEDS = (
+STRANGERS = (post(CHAT), chunked(CHAT, 7), post(LARGE), post(CHAT, more=b"Expect: 100-continue\r\n"))
+_KNOWN = (
     post(CHAT),
     post(CHAT, more=b"x-request-id: mine\r\ntraceparent: 00-a-b-01\r\n"),
     post(CHAT, more=b"Connection: upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"),
@@ -75,6 +79,7 @@ SEEDS = (
     b"GET /v1/responses/resp_1 HTTP/1.1\r\nhost: a\r\n\r\n",
     b"GET /pause HTTP/1.1\r\nhost: a\r\n\r\n",
 )
+SEEDS = (*(seed.replace(b"\r\n", b"\r\n" + AUTHORIZATION, 1) for seed in _KNOWN), *STRANGERS)
 SPLICES = (
     b"\r\n", b"\n", b"\r", b" ", b"\t", b"\0", b":", b";", b"0\r\n\r\n", b"\r\n\r\n", b"Content-Length: 5\r\n", b"content-length: 0\r\n", b"Content-Length : 5\r\n",
     b"Transfer-Encoding: chunked\r\n", b"transfer-encoding: identity\r\n", b"Transfer-Encoding : chunked\r\n", b"connection: close\r\n", b"connection: content-length\r\n",
@@ -180,7 +185,9 @@ class Harness:
 
     def __init__(self) -> None:
         attach = EngineKind("attach", attach=("http://127.0.0.1:8000",))
-        spec = Spec((Pool("bench", "bench", attach, queued_max=100),), (Model("bench", 131_072, ("alias",)),), DEFAULT_TIERS, limits=LIMITS)
+        spec = Spec(
+            (Pool("bench", "bench", attach, queued_max=100),), (Model("bench", 131_072, ("alias",)),), DEFAULT_TIERS, TEAMS, limits=LIMITS
+        )
         self.upstream = Recorder()
         self.gateway = Gateway(spec, LoopClock(), CountingIds(), self.upstream, random.Random(1), NoSink(), "fuzz")
         self.looked = 0
@@ -208,7 +215,8 @@ class Harness:
             self.upstream.begin()
         connection.connection_lost(None)
         self.gateway.check()
-        assert self.gateway.http.bodies_bytes == 0, "a body is still held"
+        held = {team: each.held_bytes for team, each in self.gateway._identity.holdings.items()}
+        assert (self.gateway.http.bodies_bytes, held) == (0, {"fuzz": 0, "other": 0}), "a body is still held"
         return _ID.sub(b"", wire.said).replace(_INTERIM, b""), self.upstream.wires, self.looked > 0
 
 

@@ -37,6 +37,4 @@ def test_interactive_keeps_its_first_token_beside_batch_that_fills_what_is_left(
     assert interactive["refused"] == interactive["other"] == 0
     assert interactive["lane_wait_mean_s"] < 0.001
     assert interactive["ttft_p95_s"] <= 1.2 * alone["ttft_p95_s"], (interactive, alone)
-    assert batch["per_s"] >= 0.88 * (BATCH_ALONE_PER_S - interactive["per_s"]), (
-        "a minute from empty, so a little less than the 0.9 of a long run"
-    )
+    assert batch["per_s"] >= 0.9 * (BATCH_ALONE_PER_S - interactive["per_s"]), (batch, interactive)

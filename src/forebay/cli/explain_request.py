@@ -12,16 +12,10 @@ from rich.table import Table
 from forebay.admission.candidates import Candidate
 from forebay.cli import admin_client
 from forebay.domain.errors import BadInput
+from forebay.gateway.elsewhere import tells_most
 from forebay.gateway.leaving import SAMPLE_EVERY
-from forebay.gateway.meters import Outcome
 from forebay.gateway.records import REQUESTS, Record
 
-_AT_A_PEER = "/"
-"""In the name of a pool where another gateway has the request (`gateway.forwarding`); no configured pool's has it."""
-_LEFT = frozenset({Outcome.CLIENT_GONE.value, Outcome.CLIENT_SLOW.value})
-"""To a gateway that serves what another one forwards, that one is the client."""
-_TOLD_BY_ITSELF = frozenset({Outcome.FAILED.value, Outcome.TRUNCATED.value, Outcome.SHED.value})
-"""What a client is told by the gateway that forwarded its request."""
 _WAITED_FOR = {
     "slots": "a sequence slot",
     "kv": "room in the KV cache",
@@ -81,21 +75,11 @@ def _latest(gateway_urls: Sequence[str], request_id: str, key: str) -> Record:
         except admin_client.NotRunning as error:
             silent.append(error)
     if found:
-        return max(found, key=_tells_most)
+        return max(found, key=tells_most)
     if unknown is None:
         raise silent[0]
     asked = f" ({len(gateway_urls)} gateways were asked.)" if len(gateway_urls) > 1 else ""
     raise NotKnown("; ".join((f"{unknown}{asked}", *map(str, silent))))
-
-
-def _tells_most(record: Record) -> tuple[int, float]:
-    """For sorting: what became of it is known where it was answered, or, where only the other gateway left there, to that one."""
-    ended_s = record.arrived_unix_s + record.total_s
-    if _AT_A_PEER in record.pool:
-        if record.continued:  # the other one knows only the end of the answer
-            return 4, ended_s
-        return (2 if record.outcome in _TOLD_BY_ITSELF else 0), ended_s
-    return (1 if record.outcome in _LEFT else 3), ended_s
 
 
 def recorded(request_id: str, state: str | None) -> Record:
@@ -111,7 +95,7 @@ def recorded(request_id: str, state: str | None) -> Record:
         records = [msgspec.json.decode(one.record, type=Record) for one in found if one.team == found[0].team]
         # Under one id there may have been several requests; two gateways tell of the latest if they had it at one time.
         latest = records[0]
-        return max((one for one in records if one.arrived_unix_s + one.total_s >= latest.arrived_unix_s), key=_tells_most)
+        return max((one for one in records if one.arrived_unix_s + one.total_s >= latest.arrived_unix_s), key=tells_most)
     except msgspec.MsgspecError as error:
         raise BadInput(f"The history's record of it can't be read ({error}): a newer version's?") from None
 

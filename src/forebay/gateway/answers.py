@@ -75,6 +75,13 @@ LOOPED = ErrorReply(
 BODIES_FULL = ErrorReply(
     503, "service_unavailable", "overloaded", "Too many request bodies are held. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
 )
+TEAM_BODIES_FULL = ErrorReply(
+    503,
+    "service_unavailable",
+    "overloaded",
+    "The bodies of your team's requests that are held take as much as is left for all others. Please retry.",
+    retry_after_s=RETRY_AFTER_OVERLOAD_S,
+)
 TOO_MANY_CONNECTIONS = ErrorReply(
     503, "service_unavailable", "overloaded", "Too many connections. Please retry.", retry_after_s=RETRY_AFTER_OVERLOAD_S
 )

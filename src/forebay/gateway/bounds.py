@@ -7,12 +7,16 @@ HANDSHAKE_S = 10.0
 HEAD_TICKS = 15
 """A head must be whole within this (slow-loris)."""
 BODY_SILENT_TICKS = 15
-BODY_GRACE_TICKS = 30
 BODY_BYTES_PER_TICK_MIN = 16 * 1024
-"""After the grace a body must have come at this pace or faster, on the whole (a slow-loris that drips)."""
+BODY_GRACE_TICKS = 30
+"""A body may be so far behind that pace, and no further, however fast it came before (a slow-loris that drips)."""
 KEEP_ALIVE_TICKS = 75
+UNHELD_BYTES_MAX = 64 * 1024
+"""A body of a stranger that long is read to its end and dropped, so that the connection can go on; a longer one ends it at its head."""
 LINGER_TICKS = 3
-"""After a refusal that left a body unread: how long the client has to read it before the connection is closed."""
+"""After a refusal that left a body unread: how long the client, once it sends no more, has to read it before the connection is closed."""
+DRAIN_TICKS = 30
+"""So long what it goes on sending is read, and dropped: closed before that, it would see a reset in place of the refusal."""
 CONNECTIONS_MAX = 10**6
 """Where nobody says how many files may be open: what `limits.connections` may be at most."""
 PIPELINED_BYTES_MAX = 64 * 1024

@@ -3,6 +3,7 @@
 import socket
 from typing import Protocol
 
+from forebay.gateway.answers import ErrorReply
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.gateway.peering import NO_HOP, Peering
 from forebay.gateway.request import Request
@@ -27,8 +28,11 @@ async def listen(gateway: Taker, listening: socket.socket | None, host: str, por
         if _admitted(gateway, connection, request):
             gateway.http.handle_large(connection, request)
 
+    def admits(request: Request) -> ErrorReply | None:
+        return None if gateway.peering is not None and gateway.peering.knows(request) else NO_HOP
+
     clients = gateway.http
-    server = HttpServer(clients.limits, handle, clients.peek, handle_large, None, clients.spread)
+    server = HttpServer(clients.limits, handle, clients.peek, handle_large, None, clients.spread, clients.request_id, admits)
     server.by_peer, server.itself = True, clients.itself
     gateway.servers.append(server)
     if listening is None:

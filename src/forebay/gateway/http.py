@@ -13,22 +13,11 @@ from typing import Any, cast
 from forebay.gateway import bounds
 from forebay.gateway.answers import JSON, TOO_MANY_CONNECTIONS, ErrorReply, simple_head
 from forebay.gateway.dialects import error_body
-from forebay.gateway.reader import BETWEEN, HEAD, Intake, RequestReader, no_peek
+from forebay.gateway.intake import Intake, as_it_is, no_peek, own_or_none
+from forebay.gateway.reader import BETWEEN, BODY, HEAD, RequestReader
 from forebay.gateway.repeats import SeenHead, SeenHeads
 from forebay.gateway.request import Peek, Reply, Request
 from forebay.spec.types import Limits
-
-
-def _as_it_is(error: ErrorReply) -> ErrorReply:
-    return error
-
-
-def _own_or_none(own: bytes) -> bytes:
-    return own
-
-
-TURNED_AWAY_MAX = 64
-"""Kinds of refusals that are told apart on the metrics page."""
 
 
 class HttpServer(Intake):
@@ -46,10 +35,11 @@ class HttpServer(Intake):
         peek: Callable[[Request], Peek | None] = no_peek,
         handle_large: "Callable[[ClientConnection, Request], None] | None" = None,
         tls: ssl.SSLContext | None = None,
-        spread: Callable[[ErrorReply], ErrorReply] = _as_it_is,
-        request_id: Callable[[bytes], bytes] = _own_or_none,
+        spread: Callable[[ErrorReply], ErrorReply] = as_it_is,
+        request_id: Callable[[bytes], bytes] = own_or_none,
+        admits: Callable[[Request], ErrorReply | None] | None = None,
     ) -> None:
-        super().__init__(limits, peek)
+        super().__init__(limits, peek, admits)
         self.handle = handle
         self.handle_large = handle_large or handle
         self.spread = spread
@@ -63,40 +53,36 @@ class HttpServer(Intake):
         """Only other gateways connect: what they send is counted where it came in."""
         self.closing = False
         """No connection is kept alive any more."""
-        self.turned_away: dict[tuple[int, str], int] = {}
-        """Requests refused before they were any pool's, by status and code: no meter counts them."""
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port. Raises OSError where it can't."""
-        loop = asyncio.get_running_loop()
-        shake_s = bounds.HANDSHAKE_S if self.tls is not None else None
-        self._server = await loop.create_server(
-            self._connection, host, port, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s
-        )
-        self._timer = loop.call_later(bounds.TICK_S, self._sweep)
-        listening: Any = self._server  # whose sockets are a tuple to asyncio, and a list to uvloop
+        listening = await self._listen(host=host, port=port)
         return int(listening.sockets[0].getsockname()[1])
 
     async def start_on(self, listening: socket.socket) -> None:
         """Listen on a socket that is already open: a supervisor's, which outlives this process."""
+        await self._listen(sock=listening)
+
+    async def _listen(self, **where: Any) -> Any:
+        """The asyncio server, whose sockets are a tuple, and a list to uvloop."""
         loop = asyncio.get_running_loop()
         shake_s = bounds.HANDSHAKE_S if self.tls is not None else None
         self._server = await loop.create_server(
-            self._connection, sock=listening, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s
+            self._connection, backlog=bounds.BACKLOG, ssl=self.tls, ssl_handshake_timeout=shake_s, **where
         )
         self._timer = loop.call_later(bounds.TICK_S, self._sweep)
+        return self._server
 
     def _connection(self) -> asyncio.Protocol:
         return cast("asyncio.Protocol", ClientConnection(self))
 
-    def turns_away(self, error: ErrorReply) -> None:
-        """Count a request that is refused before it is any pool's."""
-        key = (error.status, error.code or "")
-        if key not in self.turned_away and len(self.turned_away) >= TURNED_AWAY_MAX:
-            key = (error.status, "other")
-        self.turned_away[key] = self.turned_away.get(key, 0) + 1
+    def forget_heads(self) -> None:
+        """Whose they are may be different from now on."""
+        self.heads, self.usual = SeenHeads(), None
+        for connection in self.connections:
+            connection._seen = None
 
     def stop_listening(self) -> None:
         """Accept no more; connections that are open live on."""
@@ -224,7 +210,10 @@ class ClientConnection:
         silent = tick - self._since
         reader = self._reader
         if self._lingering:
-            over = silent > (bounds.KEEP_ALIVE_TICKS if self.transport.get_write_buffer_size() else bounds.LINGER_TICKS)
+            unsent = self.transport.get_write_buffer_size()
+            over = silent > (bounds.KEEP_ALIVE_TICKS if unsent else bounds.LINGER_TICKS)
+            drained = tick - reader.started > (bounds.KEEP_ALIVE_TICKS if unsent else bounds.DRAIN_TICKS)
+            over = over or (drained and reader.phase == BODY)
         elif self._held_back or (self.request is not None and reader.phase == BETWEEN):
             return  # its reply has times of its own
         elif reader.phase == BETWEEN:
@@ -232,8 +221,7 @@ class ClientConnection:
         elif reader.phase == HEAD:
             over = tick - reader.started > bounds.HEAD_TICKS
         else:
-            slow = tick - reader.started - bounds.BODY_GRACE_TICKS > reader.fed_bytes / bounds.BODY_BYTES_PER_TICK_MIN
-            over = silent > bounds.BODY_SILENT_TICKS or slow
+            over = silent > bounds.BODY_SILENT_TICKS or reader.dawdles(tick)
         if over:
             self.transport.abort()
 
@@ -273,10 +261,8 @@ class ClientConnection:
         self.reply = self.request = None
         if request is None or server.closing or not request.keep_alive:
             keep_alive = False
-        if request is not None and request.held_bytes:  # as `release`
-            server.bodies_bytes -= request.held_bytes
-            request.held_bytes = 0
-            request.body = b""
+        if request is not None and request.held_bytes:
+            self.release(request)
         self._since = server.tick
         if not keep_alive:
             self._lingering = True
@@ -290,8 +276,7 @@ class ClientConnection:
     def release(self, request: Request) -> None:
         """Let go of the body: it will not be sent again."""
         request.body = b""
-        self._server.bodies_bytes -= request.held_bytes
-        request.held_bytes = 0
+        self._server.let_go(request)
 
     def hold_back(self, hold: bool) -> None:
         """Read no more of the present request's body, or read again."""
@@ -302,6 +287,7 @@ class ClientConnection:
                 self.transport.pause_reading()
             else:
                 self._paused = False
+                self._reader.goes_on(self._since)
                 self.transport.resume_reading()
                 if self._unread:
                     self._take_unread()
@@ -314,6 +300,9 @@ class ClientConnection:
             if reader.whole is not None:
                 request = self.request = reader.whole
                 reader.whole = None
+                if request.refusal is not None:
+                    self.refuse(request.refusal, self._named(request.facts.request_id))
+                    continue
                 handle = self._server.handle if type(request) is Request else self._server.handle_large
                 handle(self, request)
             elif self._refused is not None:
@@ -338,31 +327,39 @@ class ClientConnection:
         error = self._server.spread(error)
         reader = self._reader
         body = error_body(error, reader.target)
-        request_id = self._server.request_id(reader.facts.request_id if reader.facts is not None else b"")
-        extra = error.headers() + (b"x-request-id: %b\r\n" % request_id if request_id else b"")
+        extra = error.headers() + self._named(reader.facts.request_id if reader.facts is not None else b"")
         self.write(simple_head(error.status, JSON, len(body), extra, keep_alive=False) + body)
         self._lingering = True
-        self._since = self._server.tick
         self._close_with_grace()
+
+    def _named(self, own: bytes) -> bytes:
+        request_id = self._server.request_id(own)
+        return b"x-request-id: %b\r\n" % request_id if request_id else b""
 
     def _close_with_grace(self) -> None:
         """Say that no more comes, and go on reading for a while: closed at once, the client might never see what was written."""
+        reader = self._reader
+        self._since = reader.started = self._server.tick
         if self._held_back:
             self._held_back = False
             self.transport.resume_reading()
-        if self.transport.can_write_eof() and not self._server.crowded(len(self._server.connections)):
+        if self._server.crowded(len(self._server.connections)):
+            self.transport.close()
+        elif self.transport.can_write_eof():
             self.transport.write_eof()
-        else:
+        elif reader.phase != BODY:  # TLS can't say so, and the client has been told that the connection ends
             self.transport.close()
 
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         """Hand to the reader, or keep for later while a request is being answered."""
-        if self._lingering or self._refused is not None:
-            return
         server = self._server
         reader = self._reader
+        if self._lingering or self._refused is not None:
+            if reader.phase == BODY:
+                self._since = server.tick
+            return
         self._since = server.tick
         if self.request is not None or self._clogged:
             if reader.phase and not self._held_back and not self._unread:  # the rest of a large body, on its way through

@@ -7,6 +7,7 @@ import hashlib
 from typing import Final
 
 from forebay.gateway.answers import ErrorReply, bad_request
+from forebay.gateway.holding import Holding
 from forebay.spec.types import Spec, Tier
 
 ANONYMOUS = "anonymous"
@@ -26,22 +27,33 @@ UNAUTHORIZED = ErrorReply(
 class Caller:
     """One key: whose it is, and the tier of requests made with it."""
 
-    __slots__ = ("allowed", "residency", "team", "tier")
+    __slots__ = ("allowed", "holding", "residency", "team", "tier")
 
-    def __init__(self, team: str, tier: Tier, allowed: dict[str, Tier], residency: tuple[str, ...] = ()) -> None:
-        """``allowed``: tiers that ``service_tier`` may choose: those the team may use, of the key's own rank or lower."""
+    def __init__(
+        self, team: str, tier: Tier, allowed: dict[str, Tier], holding: Holding | None = None, residency: tuple[str, ...] = ()
+    ) -> None:
+        """``allowed``: tiers that ``service_tier`` may choose: those the team may use, of the key's own rank or lower.
+
+        ``holding``: what the team's bodies that are held are counted in; None: no team has to be kept from taking another's room.
+        ``residency``: regions; empty: any.
+        """
         self.residency = residency
-        """Regions; empty: any."""
         self.team = team
         self.tier = tier
         self.allowed = allowed
+        self.holding = holding
 
 
 class Identity:
     """All keys of a spec. Without teams everybody is ``anonymous``, at the top tier."""
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, before: "Identity | None" = None) -> None:
+        """``before``: by whom requests were known that are inside still: what their teams hold is counted on."""
         self._spec = spec
+        self.holdings: dict[str, Holding] = {}
+        if len(spec.teams) > 1:
+            held = before.holdings if before is not None else self.holdings
+            self.holdings = {team.name: held.get(team.name) or Holding() for team in spec.teams}
         self._tiers = sorted(spec.tiers, key=lambda tier: tier.rank)
         self._by_name = {tier.name: tier for tier in spec.tiers}
         self._aliases = {alias: tier.name for tier in spec.tiers for alias in tier.aliases}
@@ -77,7 +89,8 @@ class Identity:
         """Each tier as it is promised to this team, which may have a promise of its own."""
         tier = self._spec.tier(name, team)
         lower = [other.name for other in self._tiers if other.rank >= tier.rank and (not tiers or other.name in tiers)]
-        return Caller(team, tier, {other: self._spec.tier(other, team) for other in (*lower, name)}, residency)
+        promised = {other: self._spec.tier(other, team) for other in (*lower, name)}
+        return Caller(team, tier, promised, self.holdings.get(team), residency)
 
 
 def told_tier(asked: str, tier: Tier) -> str:

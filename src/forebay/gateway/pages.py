@@ -9,9 +9,10 @@ from prometheus_client.registry import CollectorRegistry
 from forebay.gateway.answers import JSON, ErrorReply
 from forebay.gateway.catalogue import MODELS, Catalogue
 from forebay.gateway.desk import Desk
+from forebay.gateway.elsewhere import Elsewhere, Others
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.identity import UNAUTHORIZED, Caller
-from forebay.gateway.records import REQUESTS, Records
+from forebay.gateway.records import REQUESTS, Records, asked_for
 from forebay.gateway.request import Request
 
 Answer = Callable[[ClientConnection, Request, Caller | None, bytes], None]
@@ -27,16 +28,25 @@ class _Serves(msgspec.Struct):
 
 
 class Pages:
-    """Of one gateway. ``healthy``: whether it takes requests, which is another question than whether one could start now."""
+    """Of one gateway. ``healthy``: whether it takes requests, which is another question than whether one could start now. ``others``:
+    the other gateways; None: there are none."""
 
     def __init__(
-        self, registry: CollectorRegistry, records: Records, catalogue: Catalogue, desk: Desk, healthy: Callable[[], bool]
+        self,
+        registry: CollectorRegistry,
+        records: Records,
+        catalogue: Catalogue,
+        desk: Desk,
+        healthy: Callable[[], bool],
+        others: Callable[[], Others | None] = lambda: None,
     ) -> None:
         self.catalogue = catalogue
         self._registry = registry
         self._records = records
         self._desk = desk
         self._healthy = healthy
+        self._others = others
+        self.elsewhere = Elsewhere()
         self._pages: dict[bytes, Answer] = {
             b"/health": self._health,
             b"/ready": self._ready,
@@ -72,8 +82,11 @@ class Pages:
         _tell(connection, told, request_id)
 
     def _requests(self, connection: ClientConnection, request: Request, caller: Caller | None, request_id: bytes) -> None:
-        told = UNAUTHORIZED if caller is None else self._records.told(request.target.partition(b"?")[0], caller.team)
-        _tell(connection, told, request_id)
+        if caller is None:
+            _tell(connection, UNAUTHORIZED, request_id)
+            return
+        asked = asked_for(request.target.partition(b"?")[0])
+        self.elsewhere.tell(connection, request, request_id, asked, self._records.of(caller.team, asked), self._others())
 
 
 def _tell(connection: ClientConnection, told: bytes | ErrorReply, request_id: bytes) -> None:

@@ -70,11 +70,14 @@ class Peering:
         self.counts = HopCounts(owner.name, owner.usage.journal.name, owner.clock, self._ask_counts, self._adopts)
         self.forwarding = Forwarding(owner.spec, owner.desk, self.counts)
         self._owner = owner
-        self._raw = owner.upstream
+        self.raw = owner.upstream
+        """Not fenced: what goes to other gateways."""
         self._roster = Roster(0, 0, 0.0, ())
         self._residues: tuple[Residue, ...] = ()
-        self._urls: dict[str, str] = {}
+        self.urls: dict[str, str] = {}
         """Of the other gateways, those too that were silent when the controller was last heard: they may hear it when this one doesn't."""
+        self.present: frozenset[str] = frozenset()
+        """Those that weren't."""
         self._leased: frozenset[str] = frozenset()
         """Addresses of replicas that may be used while the lease lasts."""
         self._may = False
@@ -106,10 +109,11 @@ class Peering:
     def heard(self, heard: Heard) -> None:
         """It has answered a snapshot, and tells of the others."""
         for peer in heard.peers:
-            self._urls.pop(peer.gateway, None)
-            self._urls[peer.gateway] = peer.url
-        for gateway in list(self._urls)[:-PEERS_MAX]:
-            del self._urls[gateway]
+            self.urls.pop(peer.gateway, None)
+            self.urls[peer.gateway] = peer.url
+        for gateway in list(self.urls)[:-PEERS_MAX]:
+            del self.urls[gateway]
+        self.present = frozenset(peer.gateway for peer in heard.peers)
         self.forwarding.told(heard.peers, heard.hop_key)
         if heard.residues != self._residues:
             self._residues = heard.residues
@@ -163,18 +167,18 @@ class Peering:
     def _ask(self) -> None:
         """Ask every other gateway how long ago it heard the controller."""
         now_s = self._owner.clock.now_s()
-        for gateway, url in self._urls.items():
+        for gateway, url in self.urls.items():
             task = asyncio.ensure_future(self._ask_one(gateway, url))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
-        self._carry_out(self.lessee.asked(self._urls, now_s))
+        self._carry_out(self.lessee.asked(self.urls, now_s))
 
     async def _ask_one(self, gateway: str, url: str) -> None:
         host = url.partition("//")[2].encode()
         wire = b"GET %b HTTP/1.1\r\nhost: %b\r\nx-forebay-hop: %b\r\n\r\n" % (HEARD, host, self.forwarding.hop_key)
         ago_s = None
         with contextlib.suppress(FetchFailed, msgspec.DecodeError):
-            _, body = await fetch(self._raw, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
+            _, body = await fetch(self.raw, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
             ago_s = _decode(body).heard_ago_s
         self._carry_out(self.lessee.told(gateway, ago_s, self._owner.clock.now_s()))
 
@@ -183,25 +187,29 @@ class Peering:
 
     async def _ask_counts(self, gateway: str, hops: bytes) -> bytes | None:
         """`hop_counts.Ask`."""
-        url = self._urls.get(gateway)
+        url = self.urls.get(gateway)
         if url is None:
             return None
         host = url.partition("//")[2].encode()
         head = b"POST %b HTTP/1.1\r\nhost: %b\r\nx-forebay-hop: %b\r\ncontent-length: %d\r\n\r\n"
         wire = head % (HOPS, host, self.forwarding.hop_key, len(hops)) + hops
         with contextlib.suppress(FetchFailed):
-            status, body = await fetch(self._raw, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
+            status, body = await fetch(self.raw, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
             return body if status == http.HTTPStatus.OK else None
         return None
 
     # -- what others ask -----------------------------------------------------------------------------------------------
+
+    def knows(self, request: Request) -> bool:
+        """Whether it comes from another gateway."""
+        return bool(self.forwarding.hop_key) and hmac.compare_digest(request.facts.hop, self.forwarding.hop_key)
 
     def admits(self, connection: ClientConnection, request: Request) -> bool:
         """Whether a request that came to the gateways' own address is to be handled; if not it is answered."""
         path = request.target.partition(b"?")[0]
         if path in OPEN_PATHS or path.startswith(REQUESTS):
             return True
-        if not self.forwarding.hop_key or not hmac.compare_digest(request.facts.hop, self.forwarding.hop_key):
+        if not self.knows(request):
             connection.refuse(NO_HOP)
             return False
         if path == HEARD:
@@ -222,7 +230,7 @@ class Fence:
 
     def __init__(self, peering: Peering) -> None:
         self._peering = peering
-        self._upstream = peering._raw
+        self._upstream = peering.raw
 
     def send(
         self,

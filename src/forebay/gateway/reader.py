@@ -5,17 +5,15 @@ changes what is understood. No socket, no clock: the connection feeds it, and se
 """
 
 import re
-from collections.abc import Callable
-from urllib.parse import quote
 
 import httptools
 
 from forebay.gateway import bounds
-from forebay.gateway.answers import BAD_HTTP, BODIES_FULL, HEAD_TOO_LARGE, LOOPED, ErrorReply, body_too_large, too_much_framing
+from forebay.gateway.answers import BAD_HTTP, HEAD_TOO_LARGE, LOOPED, ErrorReply, body_too_large, too_much_framing
 from forebay.gateway.chunks import BadChunk, Chunks
 from forebay.gateway.heads import HeadFacts, without_upgrade
-from forebay.gateway.request import LargeRequest, Peek, Request, hold, whole
-from forebay.spec.types import Limits
+from forebay.gateway.intake import Intake
+from forebay.gateway.request import LargeRequest, Request, hold, whole
 
 BETWEEN, HEAD, BODY = 0, 1, 2
 _HEAD_END = b"\r\n\r\n"
@@ -23,42 +21,11 @@ _START = re.compile(rb"[A-Z][A-Z-]* [!-~]+ HTTP/1\.[01]\r\n")
 """Of a head. llhttp would take other protocols too, and versions that there are none of."""
 
 
-class Intake:
-    """What the connections of one server share: limits, and the budget of all bodies. ``peek(request)``: how to look into
-    a body over the limit; None where such a one is refused."""
-
-    def __init__(self, limits: Limits, peek: Callable[[Request], Peek | None]) -> None:
-        self.limits = limits
-        self.peek = peek
-        self.bodies_bytes = 0
-        self.tick = 0
-        self.clients_max = self.refused_max = bounds.CONNECTIONS_MAX
-        """What the process has open files for: clients, and beside them those that are given time to read why they are refused."""
-
-        self.itself = b""
-        """What the gateway is called in the ``Via`` of what it sends on; empty: it says nothing there."""
-
-    def is_called(self, gateway: str, run: bytes) -> None:
-        """Name it in ``Via``, as no other process is."""
-        self.itself = b"forebay-%b-%b" % (quote(gateway, safe="").encode(), run)
-
-    def clients_most(self) -> int:
-        """So many connections are let in."""
-        return min(self.limits.connections_max, self.clients_max)
-
-    def crowded(self, connections: int) -> bool:
-        """Whether there is no file left for one that only reads its refusal."""
-        return connections > self.clients_max + self.refused_max
-
-
-def no_peek(_: Request) -> None:
-    """No body may be over the limit."""
-
-
 class RequestReader:
     """Feed it reads; the ``on_…`` methods are llhttp's callbacks."""
 
     __slots__ = (
+        "_behind_ticks",
         "_chunks",
         "_framing_bytes_max",
         "_fresh",
@@ -69,6 +36,8 @@ class RequestReader:
         "_large",
         "_left",
         "_length",
+        "_paced_bytes",
+        "_paced_tick",
         "_parser",
         "_partial",
         "_pieces",
@@ -104,6 +73,8 @@ class RequestReader:
         self._chunks: Chunks | None = None
         self._left = 0  # of a body of known length
         self._framing_bytes_max = 0
+        self._behind_ticks = 0.0  # of the least pace of bodies, by…
+        self._paced_tick = self._paced_bytes = 0  # …when so much had come
         self.repeats = False
         """The last head's fields were those of the one before it."""
         self.phase = BETWEEN
@@ -148,17 +119,27 @@ class RequestReader:
         if large is not None and large.taker is not None:
             large.taker.body_refused(error)
         elif self._request is not None:
-            self._intake.bodies_bytes -= self._request.held_bytes
-            self._request.held_bytes = 0
+            self._intake.let_go(self._request)
         self._request = self._large = self.whole = None
 
     def close(self) -> None:
         """The connection is lost: nothing is held any more."""
         if self._request is not None and (self._large is None or self._large.taker is None):
-            self._intake.bodies_bytes -= self._request.held_bytes
-            self._request.held_bytes = 0
+            self._intake.let_go(self._request)
         self._request = self._large = None
         self._pieces = []
+
+    def goes_on(self, tick: int) -> None:
+        """Its client is read again: meanwhile it could send nothing."""
+        self._paced_tick, self._paced_bytes = tick, self.fed_bytes
+
+    def dawdles(self, tick: int) -> bool:
+        """Whether the body is further behind the least pace than it may be. What came faster before is no merit: who sends most of a body
+        at once, and the rest by drops, would hold it for minutes."""
+        came = (self.fed_bytes - self._paced_bytes) / bounds.BODY_BYTES_PER_TICK_MIN
+        self._behind_ticks = max(0.0, self._behind_ticks - came) + (tick - self._paced_tick)
+        self.goes_on(tick)
+        return self._behind_ticks > bounds.BODY_GRACE_TICKS
 
     # -- heads --------------------------------------------------------------------------------------------------------
 
@@ -275,6 +256,14 @@ class RequestReader:
             return
         self._parser = None  # this one would wait for the body
         self.phase = BODY
+        self._behind_ticks = 0.0
+        self.goes_on(self._intake.tick)
+        admits = self._intake.admits
+        request.refusal = admits(request) if admits is not None else None
+        short = not chunked and self._length <= min(bounds.UNHELD_BYTES_MAX, limits.body_bytes_max)
+        if request.refusal is not None and (not short or request.facts.expects):
+            self.refuse(request.refusal)
+            return
         self._request = request
         self._chunks = Chunks() if chunked else None
         self._left = self._length
@@ -309,8 +298,8 @@ class RequestReader:
     def _take(self, part: bytes) -> None:
         """Keep it within the bounds, or pass it on."""
         request, large = self._request, self._large
-        if request is None:
-            return  # refused
+        if request is None or request.refusal is not None:
+            return
         intake, size = self._intake, len(part)
         limits = intake.limits
         if large is not None:
@@ -321,22 +310,23 @@ class RequestReader:
             if large.taker is not None:
                 large.taker.body_part(part)
                 return
-        intake.bodies_bytes += size
-        request.held_bytes += size
-        if large is None and request.held_bytes > limits.body_bytes_max:
+        if large is None and request.held_bytes + size > limits.body_bytes_max:
             large = self._grow(request)
+            if large is None:
+                return
+            large.received_bytes += size
         if large is None:
             hold(self._pieces, part)
-            full = intake.bodies_bytes > limits.bodies_bytes_max
+            full = intake.hold(request, size, 1.0)
         else:
             large.peek.feed(part)
             found = large.peek.found
-            full = intake.bodies_bytes > limits.bodies_bytes_max * (1.0 if found else bounds.LARGE_BODIES_FRACTION)
+            full = intake.hold(large, size, 1.0 if found else bounds.LARGE_BODIES_FRACTION)
             if found and self.whole is None:
                 large.hand_over()
                 self.whole = large
-        if full:
-            self.refuse(BODIES_FULL)
+        if full is not None:
+            self.refuse(full)
 
     def _grow(self, request: Request) -> LargeRequest | None:
         """It is over the bound of what is held: go on in the way of large ones, if there is one for it and it isn't over their bound."""

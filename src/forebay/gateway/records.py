@@ -33,7 +33,7 @@ ID_CHARS_MAX = 400
 """Of an id in a path, as it is quoted there."""
 
 ORDINARY_OUTCOME = Outcome.COMPLETED.value
-_encode = msgspec.json.Encoder().encode
+encoded = msgspec.json.Encoder().encode
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -187,16 +187,18 @@ class Records:
     def _finished(self, record: Record | Ordinary, ended_s: float, unusual: bool) -> Finished:
         if not isinstance(record, Record):
             record = self._whole(record)
-        return Finished(record.id, record.team, ended_s + self.wall_offset_s, unusual, msgspec.Raw(_encode(record)))
+        return Finished(record.id, record.team, ended_s + self.wall_offset_s, unusual, msgspec.Raw(encoded(record)))
 
-    def told(self, path: bytes, team: str) -> bytes | ErrorReply:
-        """``GET /forebay/v1/requests/{id}``: the record as JSON, or 404. Another team's is none that there is."""
-        asked = unquote(path[len(REQUESTS) :][:ID_CHARS_MAX].decode("utf-8", "replace"))
-        record = self.of(team, asked.encode())
-        if record is None:
-            message = (
-                f"No request with the id {asked[:128]!r} is here, or it ended too long ago to be known, "
-                "or it was refused before it was queued (a wrong key, an unknown model, a bad body)."
-            )
-            return ErrorReply(404, "invalid_request_error", "request_not_found", message, "id")
-        return _encode(record)
+
+def asked_for(path: bytes) -> bytes:
+    """The id in ``GET /forebay/v1/requests/{id}``."""
+    return unquote(path[len(REQUESTS) :][:ID_CHARS_MAX].decode("utf-8", "replace")).encode()
+
+
+def not_here(request_id: bytes) -> ErrorReply:
+    """404. Another team's is none that there is."""
+    message = (
+        f"No request with the id {request_id.decode()[:128]!r} is here, or it ended too long ago to be known, "
+        "or it was refused before it was queued (a wrong key, an unknown model, a bad body)."
+    )
+    return ErrorReply(404, "invalid_request_error", "request_not_found", message, "id")

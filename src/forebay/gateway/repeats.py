@@ -39,6 +39,12 @@ class SeenHead:
             return None
         first = self.first
         request = Request(first.target, body, size)
+        holding = first.holding
+        if holding is not None:
+            if holding.crowds(0, size, room_bytes):
+                return None
+            holding.held_bytes += size
+            request.holding = holding
         request.facts = first.facts
         request.method = first.method
         request.modern = first.modern

@@ -4,6 +4,7 @@ from typing import Protocol
 
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.heads import HeadFacts
+from forebay.gateway.holding import Holding
 
 BODY_PIECES_MAX = 64
 """A body in chunks of a few bytes would cost an object each, thirty times what is counted: from here on it is one piece."""
@@ -12,7 +13,7 @@ BODY_PIECES_MAX = 64
 class Request:
     """One request, whole."""
 
-    __slots__ = ("body", "facts", "held_bytes", "keep_alive", "method", "modern", "target")
+    __slots__ = ("body", "facts", "held_bytes", "holding", "keep_alive", "method", "modern", "refusal", "target")
 
     facts: HeadFacts
     keep_alive: bool
@@ -24,7 +25,11 @@ class Request:
         self.target = target
         self.body = body
         self.held_bytes = held_bytes
-        """Of the body, counted against the budget of all bodies until released."""
+        """Of the body, counted against the budget of all bodies until released…"""
+        self.holding: Holding | None = None
+        """…and against what its team may hold of that."""
+        self.refusal: ErrorReply | None = None
+        """What it is answered with, whatever it asks for; none of its body is held."""
 
     @property
     def size_bytes(self) -> int:
@@ -77,6 +82,7 @@ class LargeRequest(Request):
 
     def __init__(self, request: Request, peek: Peek, length: int | None) -> None:
         super().__init__(request.target, b"", request.held_bytes)
+        self.holding = request.holding
         self.facts = request.facts
         self.method = request.method
         self.modern = request.modern

@@ -22,12 +22,13 @@ from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
-from forebay.gateway.duties import Duties, nobody
+from forebay.gateway.door import Door
+from forebay.gateway.duties import nobody
 from forebay.gateway.failures import Failures
 from forebay.gateway.families import registry
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
-from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
+from forebay.gateway.identity import UNAUTHORIZED, Identity
 from forebay.gateway.large import call_for
 from forebay.gateway.latencies import Latencies
 from forebay.gateway.lending import Lending
@@ -64,7 +65,7 @@ READS: Final = frozenset({b"GET", b"HEAD"})
 _QUERY: Final = b"?"[0]
 
 
-class Gateway(Duties):
+class Gateway(Door):
     """One process's data path. ``chance`` jitters Retry-After; every time is the ``clock``'s."""
 
     def __init__(
@@ -96,7 +97,7 @@ class Gateway(Duties):
         self.lending = Lending(crew, clock, self._emit) if crew is not None else None
         overflow.join(spec, self.desk, keys or {}, self._emit, ledger)
         long_context.join(spec, self.desk.pools)
-        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named)
+        self.http = HttpServer(spec.limits, self._handle, self._peek, self._handle_large, tls, self.spread, self._named, self._admits)
         self.reloads, self.draining = Reloads(), False
         self._request_prefix, self._requests = ids.fresh("req").encode(), 0
         """Fresh for each gateway; a count makes it a request's."""
@@ -120,7 +121,8 @@ class Gateway(Duties):
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
         self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries, self.latencies)
-        self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, self.desk, lambda: not self.draining)
+        pages = registry(self._meters, self.shown), self.records, self._catalogue, self.desk
+        self._pages = Pages(*pages, lambda: not self.draining, lambda: self.peering)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -164,7 +166,8 @@ class Gateway(Duties):
         self.spec, self.limits = spec, spec.limits
         for server in self.servers:
             server.limits = spec.limits
-        self._identity = Identity(spec)
+            server.forget_heads()
+        self._identity = Identity(spec, self._identity)
         self._catalogue = self._pages.catalogue = Catalogue(spec, self.desk)
 
     async def close(self) -> None:
@@ -233,7 +236,7 @@ class Gateway(Duties):
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
-        self.shown.check(len(self._light.live))
+        self.shown.check(len(self._light.live) + len(self._pages.elsewhere.live))
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -259,16 +262,6 @@ class Gateway(Duties):
             self._not_allowed(connection, request, "GET, HEAD")
         else:
             page(connection, request, self._caller(request), self._request_id(request))
-
-    def _request_id(self, request: Request) -> bytes:
-        """The client's own, or a fresh one (`_infer` has the same without the call)."""
-        return self._named(request.facts.request_id)
-
-    def _named(self, own: bytes) -> bytes:
-        if own:
-            return own
-        self._requests += 1
-        return b"%b-%x" % (self._request_prefix, self._requests)
 
     def _peek(self, request: Request) -> Peek | None:
         """How to look into a large body: only those of requests that wait for a replica are taken."""
@@ -361,21 +354,6 @@ class Gateway(Duties):
             self._refuse(connection, UNAUTHORIZED, request_id)
         else:
             self._light.holder_of(response_id, caller.team, connection, request, request_id)
-
-    def _caller(self, request: Request) -> Caller | None:
-        """Who asks; looked up once for each head that differs."""
-        facts = request.facts
-        if facts.known_to is not self._identity:
-            facts.caller = self._identity.caller(facts.authorization)
-            facts.known_to = self._identity
-        return facts.caller
-
-    def _refuse(self, connection: ClientConnection, error: ErrorReply, request_id: bytes) -> None:
-        connection.refuse(error, b"x-request-id: %b\r\n" % request_id)
-
-    def _not_allowed(self, connection: ClientConnection, request: Request, allowed: str) -> None:
-        error = ErrorReply(405, "invalid_request_error", "method_not_allowed", f"Only {allowed} is allowed here.")
-        connection.refuse(error, b"allow: %b\r\nx-request-id: %b\r\n" % (allowed.encode(), self._request_id(request)))
 
     # -- timers and events --------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.gateway.chunks import BadChunk, Chunks
-from forebay.gateway.reader import Intake, RequestReader, no_peek
+from forebay.gateway.intake import Intake, no_peek
+from forebay.gateway.reader import RequestReader
 from forebay.spec.types import Limits
 
 LIMITS = Limits(body_bytes_max=300, bodies_bytes_max=1_000, head_bytes_max=400)

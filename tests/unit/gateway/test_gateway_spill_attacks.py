@@ -215,7 +215,7 @@ def test_a_spilled_request_has_a_record_that_says_where_it_went_and_is_metered_t
         second = await world.begin("sk-europe-key", body, {"x-request-id": "mine"})
         await world.sleep(12.0)
         assert (await second).status == 200
-        record = msgspec.json.decode(world.gateway.records.told(b"/forebay/v1/requests/mine", "europe"))
+        record = msgspec.json.decode(msgspec.json.encode(world.gateway.records.of("europe", b"mine")))
         assert (record["pool"], record["replica"], record["left"], record["outcome"]) == ("big/far", "far", ["big"], "completed")
         assert (record["prompt_tokens"], record["output_tokens"], record["exact"]) == (10, 5, True)
         desks = {desk.name: desk.meters["interactive"] for desk in (*world.gateway.desk.pools.values(), *world.gateway.desk.spills)}

@@ -5,7 +5,8 @@ import asyncio
 import msgspec
 
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.http import TURNED_AWAY_MAX, HttpServer
+from forebay.gateway.http import HttpServer
+from forebay.gateway.intake import TURNED_AWAY_MAX
 from forebay.spec.types import Limits, Team, TeamLimits
 
 CHAT = {"model": "llama", "messages": [{"role": "user", "content": "hello"}]}
