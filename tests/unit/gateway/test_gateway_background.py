@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 from background_engine import ASK, TARGET, USAGE, Keeper
+from emulated_fleet import CAPACITY, fleet
 
 from forebay.domain.usage import OUTPUT, PROMPT, How
 from forebay.gateway import watching
@@ -407,3 +408,48 @@ def test_what_more_important_ones_need_is_not_taken_from_it(world, team_spec, ke
         assert (outcomes(front, "batch"), outcomes(front)) == ({"completed": 1}, {"completed": 1})
 
     world(test, keeper, spec=team_spec, capacity=one_slot)
+
+
+# -- over emulated engines ------------------------------------------------------------------------------------------------
+
+
+def test_what_engines_make_in_the_background_is_what_is_metered():
+    """However many are asked for, an engine is given what it has places for, and every token is counted."""
+
+    async def test(world):
+        asked = [asyncio.create_task(world.ask({**ASK, "input": f"number {number}"}, TARGET)) for number in range(20)]
+        most = 0
+        for _ in range(200):
+            await asyncio.sleep(0.1)
+            most = max(most, world.engines[0].core.queued)
+        answers = [(await each).json()["status"] for each in asked]
+        assert set(answers) == {"queued"}
+        made = world.engines[0].stats.generation_tokens.value
+        assert (most, made, world.meter.output_tokens, world.outcomes) == (4, 400, 400, {"completed": 20})
+
+    fleet(test, replicas=1, capacity=msgspec.structs.replace(CAPACITY, sequences=4))
+
+
+@pytest.mark.parametrize("way", ["cancel", "kill", "leave"])
+def test_an_emulated_engine_is_free_again_when_the_permit_is(way):
+    async def test(world):
+        client = await world.client()
+        client.send(TARGET, {**ASK, "max_output_tokens": 1500, "stream": way == "leave"})
+        if way == "leave":
+            await asyncio.sleep(1.0)
+            client.close()
+        else:
+            name = (await client.read()).json()["id"]
+        await asyncio.sleep(3.0)
+        assert (world.gateway.desk.live, world.busy.core.queued) == (1, 1)
+        engine = world.busy
+        if way == "cancel":
+            assert (await world.ask({}, f"{TARGET}/{name}/cancel")).json()["status"] == "cancelled"
+        elif way == "kill":
+            await world.kill(engine)
+        await asyncio.sleep(1.0 if way != "leave" else 20.0)
+        assert (world.gateway.desk.live, engine.core.queued) == (0, 0 if way != "kill" else engine.core.queued)
+        assert world.outcomes == {{"cancel": "client_gone", "kill": "failed", "leave": "completed"}[way]: 1}
+        assert world.meter.output_tokens == (1500 if way == "leave" else 0)
+
+    fleet(test)
