@@ -129,7 +129,8 @@ class BackgroundCall(ResponsesCall):
 
     def _go_alone(self, response_id: str) -> None:
         """From here on only its engine knows how far it is."""
-        self._body = self._only = b""
+        self._let_body_go()
+        self._only = b""
         self._whole = None
         self._first_s = None  # of its pace nothing is known any more
         self.data = nothing

@@ -39,6 +39,7 @@ TOLD_BYTES_MAX = 1024 * 1024
 """Of what an engine tells; of more than that only the end is looked at."""
 USAGE_BYTES_MAX = 16 * 1024
 """So near to that end stands the usage."""
+FORGOTTEN = "Its engine knows nothing more of what it did in the background: it has started anew, or forgotten it."
 _RUNS = frozenset({"queued", "in_progress"})
 _ENDED_WELL = frozenset({"completed", "incomplete"})
 _STATUS = re.compile(rb'"status":\s*"([a-z_]{1,32})"')
@@ -224,13 +225,13 @@ class Watching:
             usage = told.usage_told()
             outcome, why = _outcome(told)
         elif status == 404:
-            usage, outcome, why = None, Outcome.FAILED, "Its engine doesn't know it any more: it has started anew, or forgotten it."
+            usage, outcome, why = None, Outcome.FAILED, FORGOTTEN
         else:
             watch.in_vain += 1
             if watch.in_vain < IN_VAIN_MAX and not gone:
                 return False
             said = failed or (f"it answered {status}" if status != 200 else "what it answers can't be read")
-            usage, outcome, why = None, Outcome.FAILED, f"Its engine can't be asked about it ({said})."
+            usage, outcome, why = None, Outcome.FAILED, f"Its engine can't be asked about what it did in the background ({said})."
         self._forget(watch)
         watch.call.ended_alone(outcome, usage, why, gone)
         return True
@@ -247,7 +248,7 @@ def _outcome(told: Told) -> tuple[Outcome, str]:
         return Outcome.COMPLETED, ""
     if told.status == "cancelled":
         return Outcome.CLIENT_GONE, "It was cancelled."
-    said = f"Its engine says {told.status!r}"
+    said = f"Its engine says {told.status!r} of what it did in the background"
     with contextlib.suppress(*UNREADABLE):
         error = _decode_error(told.error) if told.error else None
         said += f": {error.message}" if error is not None and error.message else ""

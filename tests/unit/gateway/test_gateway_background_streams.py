@@ -5,9 +5,12 @@ import asyncio
 import msgspec
 import pytest
 from background_engine import ASK, TARGET, USAGE, Keeper, event, streamed, whole
+from emulated_fleet import fleet
 from several_gateways import several
 from test_gateway_background import outcomes, used
+from test_gateway_fault_at_every_step import FAULTS, at_step
 
+from forebay.emulator.engine_server import State
 from forebay.gateway.background import ALONE_REAL_S
 from forebay.gateway.meters import Outcome
 
@@ -239,6 +242,43 @@ def test_a_gateway_that_ends_does_not_wait_for_a_client_that_left(world, spec):
         assert (front.gateway.desk.live, outcomes(front)) == (0, {"client_gone": 1})
 
     world(test, Keeper(first=never), limits=msgspec.structs.replace(spec.limits, drain_s=2.0))
+
+
+# -- at every step --------------------------------------------------------------------------------------------------------
+
+TOKENS = 300
+
+
+def lived(body, fault, step):
+    """One world with the fault at this step of the event loop; whether the request was still on its way by then."""
+    met = []
+
+    async def test(front):
+        client = await front.client()
+        task = asyncio.create_task(client.ask(TARGET, {**body, "max_output_tokens": TOKENS}))
+        met.append(at_step(step, lambda: FAULTS[fault](front)))
+        for wait_s in (0.01, 0.1, 0.4, 1.0, 2.0, 4.0, 8.0):
+            await asyncio.sleep(wait_s)
+            front.gateway.check()
+            work = sum(engine.core.queued for engine in front.engines if engine.state is State.READY)
+            assert work <= front.gateway.desk.live, f"step {step}: an engine works on {work} for which there is no permit"
+        assert task.done(), f"step {step}: no answer"
+        task.exception()
+        assert front.gateway.desk.live == 0, f"step {step}: something is left inside"
+        assert sum(front.outcomes.values()) == front.meter.arrived, f"step {step}: {front.outcomes} of {front.meter.arrived}"
+        assert not front.gateway.background.apart
+
+    fleet(test)
+    return bool(met[0])
+
+
+@pytest.mark.parametrize("body", [ASK, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize("fault", ["kill", "leave"])
+def test_a_fault_at_any_step_leaves_no_work_without_a_permit(fault, body):
+    steps = 1
+    while steps < 60 and lived(body, fault, steps):
+        steps += 1
+    assert steps > 10
 
 
 # -- several gateways -----------------------------------------------------------------------------------------------------
