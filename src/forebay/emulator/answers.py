@@ -19,6 +19,10 @@ from forebay.emulator.stats import RequestTimes
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 
 
+def _nothing() -> None:
+    """Until the engine has it."""
+
+
 class Answer(ABC):
     """What both forms share. ``ended(answer, sequence)`` is told of each sequence that finished in the engine."""
 
@@ -28,6 +32,10 @@ class Answer(ABC):
         self.names = names
         self.sequences: list[Sequence] = []
         self.tokens_an_event = 1
+        self.background = False
+        """It goes on whoever reads, and ends with ``over``."""
+        self.stop: Callable[[], None] = _nothing
+        self.over: Callable[[], None] = _nothing
         self.prompt_tokens = sum(prompt.tokens for prompt in asked.prompts)
         self._offsets: list[int] = []
         self._left = 0
@@ -38,6 +46,9 @@ class Answer(ABC):
         self.sequences.append(Sequence(self, times, output_tokens, reason))
         self._offsets.append(offset)
         self._left += 1
+
+    def begun(self) -> None:  # noqa: B027 - most have nothing to do
+        """The engine has its sequences."""
 
     @property
     def output_tokens(self) -> int:

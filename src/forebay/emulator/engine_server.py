@@ -20,7 +20,7 @@ from forebay.emulator.body import ApiError, Unauthorized, prompt_tokens
 from forebay.emulator.connections import Connections
 from forebay.emulator.core import Core
 from forebay.emulator.faults import Command, Fault, Faults, Kind, MetricsMode, decode, spoil
-from forebay.emulator.forms import FORMS, counted, detokenized, kept
+from forebay.emulator.forms import FORMS, counted, detokenized
 from forebay.emulator.generation import Generation
 from forebay.emulator.http import JSON, Connection, Exchange
 from forebay.emulator.http_stats import HttpStats
@@ -300,7 +300,7 @@ class EngineServer:
         request = exchange.request
         methods = self._routes.get(request.path)
         if request.path.startswith("/v1/responses/"):
-            methods = {method: lambda exchange: kept(exchange, self._generation.kept) for method in ("GET", "POST")}
+            methods = dict.fromkeys(("GET", "POST"), self._generation.kept.ask)
         # A known path asked with a wrong method is nobody's in vLLM's counts, as an unknown path is.
         self._count(exchange, request.path if methods is not None and request.method in methods else "none")
         try:

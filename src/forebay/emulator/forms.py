@@ -17,11 +17,10 @@ from forebay.emulator.answers import Answer
 from forebay.emulator.body import ApiError, Asked, Tokens, bad_request
 from forebay.emulator.core import Sequence
 from forebay.emulator.http import Exchange, Request
+from forebay.emulator.kept import Kept
 from forebay.emulator.wire import text_of
 
 DIMENSIONS = 8
-KEPT_MAX = 1000
-"""Responses that one engine keeps, the oldest forgotten first (vLLM keeps all, if told to keep any)."""
 AUDIO_TOKENS = 50
 _FIELD = re.compile(rb'name="(model|stream|language|response_format)"\r\n\r\n([^\r\n]*)\r\n')
 _encode = msgspec.json.Encoder().encode
@@ -45,7 +44,7 @@ class Form:
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise bad_request(f"the request is not valid: {error!r}") from error
 
-    def answer(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: dict[str, bytes]) -> Answer:
+    def answer(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: Kept) -> Answer:
         """What will answer it; ``kept`` takes what the engine keeps."""
         return self._make(exchange, asked, names, ended, kept)
 
@@ -59,7 +58,7 @@ class FormAnswer(Answer):
 
     streams = False
 
-    def __init__(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: dict[str, bytes]) -> None:
+    def __init__(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: Kept) -> None:
         super().__init__(exchange, asked, names, ended)
         self._kept = kept
         self._number = 0
@@ -129,9 +128,44 @@ class FormAnswer(Answer):
 
 
 class ResponseAnswer(FormAnswer):
-    """``/v1/responses``."""
+    """``/v1/responses``; with ``background`` it goes on whoever reads, and an answer that is no stream is given at once, as it stands."""
 
     streams = True
+
+    def __init__(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: Kept) -> None:
+        super().__init__(exchange, asked, names, ended, kept)
+        request = _decode(exchange.request.body)
+        self.background = bool(request.get("background"))
+        if self.background and not request.get("store", True):
+            raise bad_request("background can only be used when `store` is true", "background")
+
+    def begun(self) -> None:
+        """The engine has it."""
+        if self.background:
+            queued = _encode(self._response("queued"))
+            self._kept.put(self.names.id, queued, self._cancelled)
+            if not self.asked.stream:
+                self.exchange.respond(200, queued)
+
+    def _cancelled(self) -> bytes:
+        self.stop()
+        return _encode(self._response("cancelled"))
+
+    def flush(self) -> None:
+        """See `FormAnswer.flush`; what goes on in the background ends in the store."""
+        if not self.background or (self.asked.stream and not self.exchange.done):
+            super().flush()
+        else:
+            self._count_ended()
+            if self._left == 0:
+                self.whole()
+        if self.background and self._left == 0:
+            self.over()
+
+    def fail(self, body: bytes) -> None:
+        """See `FormAnswer.fail`."""
+        super().fail(body)
+        self.over()
 
     def _usage(self) -> dict[str, Any]:
         return {
@@ -154,6 +188,7 @@ class ResponseAnswer(FormAnswer):
             "created_at": self.names.created,
             "model": self.names.model,
             "status": status,
+            "background": self.background,
             "output": [self._item(self.text, "completed")] if done else [],
             "parallel_tool_calls": True,
             "tool_choice": "auto",
@@ -163,9 +198,7 @@ class ResponseAnswer(FormAnswer):
 
     def whole(self) -> dict[str, Any]:
         response = self._response("completed")
-        if len(self._kept) >= KEPT_MAX:
-            del self._kept[next(iter(self._kept))]
-        self._kept[self.names.id] = _encode(response)
+        self._kept.put(self.names.id, _encode(response))
         return response
 
     def _event(self, event: dict[str, Any]) -> bytes:
@@ -345,14 +378,6 @@ def counted(exchange: Exchange, tokens: Callable[[bytes], int]) -> None:
     else:
         messages = [_plain(message) for message in _decode(exchange.request.body)["messages"]]
         exchange.respond(200, _encode({"input_tokens": tokens(_encode({"messages": messages}))}))
-
-
-def kept(exchange: Exchange, answers: dict[str, bytes]) -> None:
-    """``/v1/responses/{id}`` and its cancellation, of an engine that keeps its answers."""
-    response_id = exchange.request.path.split("/")[3]
-    if response_id not in answers:
-        raise ApiError(404, "NotFoundError", f"Response with id '{response_id}' not found.")
-    exchange.respond(200, answers[response_id])
 
 
 def detokenized(exchange: Exchange) -> None:

@@ -13,6 +13,7 @@ from forebay.emulator.core import Core, Sequence
 from forebay.emulator.faults import Faults, Kind
 from forebay.emulator.forms import Form
 from forebay.emulator.http import Exchange
+from forebay.emulator.kept import Kept
 from forebay.emulator.stats import RequestTimes, Stats
 from forebay.ports import Clock
 
@@ -37,8 +38,7 @@ class Generation:
         self.closing = False
         """The engine takes no more requests; what runs may finish."""
         self.live: dict[Answer, None] = {}
-        self.kept: dict[str, bytes] = {}
-        """Responses by their ids, as an engine keeps them that was told to."""
+        self.kept = Kept()
         self.on_quiet: Callable[[], None] | None = None
         """Called when the last live answer has ended."""
         self._profile = profile
@@ -139,20 +139,7 @@ class Generation:
                 times = RequestTimes(now_s, prompt.tokens, asked.max_tokens or room)
                 answer.add(times, output_tokens, reason, (prompt.last_id + 1 + choice * CHOICES_APART) % wire.TOKEN_IDS)
         self.live[answer] = None
-        counted = exchange.on_done
-
-        def done(status: int, content_length: int) -> None:
-            self._release(answer)
-            if counted is not None:
-                counted(status, content_length)
-
-        def left() -> None:
-            # A client that leaves frees its KV at once and is counted nowhere.
-            self._release(answer)
-            self._core.abort(answer.sequences)
-
-        exchange.on_done = done
-        exchange.on_closed = left
+        self._see_to_its_end(exchange, answer)
         merge = self._faults.get(Kind.MERGE)
         if merge is not None:
             answer.tokens_an_event = merge.tokens
@@ -161,6 +148,30 @@ class Generation:
             if self._faults.get(Kind.CLOSE):
                 exchange.request.keep_alive = False
         self._core.submit(answer.sequences)
+        answer.begun()
+
+    def _see_to_its_end(self, exchange: Exchange, answer: Answer) -> None:
+        counted = exchange.on_done
+
+        def done(status: int, content_length: int) -> None:
+            if not answer.background:
+                self._release(answer)
+            if counted is not None:
+                counted(status, content_length)
+
+        def stop() -> None:
+            self._release(answer)
+            self._core.abort(answer.sequences)
+
+        def left() -> None:
+            # A client that leaves frees its KV at once and is counted nowhere.
+            if not answer.background:
+                stop()
+
+        answer.stop, answer.over = stop, lambda: self._release(answer)
+
+        exchange.on_done = done
+        exchange.on_closed = left
 
     def _release(self, answer: Answer) -> None:
         self.live.pop(answer, None)

@@ -62,3 +62,6 @@ class ResponsesAsk(Ask, frozen=True, gc=False):
 
     max_output_tokens: int | None = None
     previous_response_id: str | None = None
+    background: bool | None = None
+    request_id: str | None = None
+    """vLLM's: what it will call the response."""

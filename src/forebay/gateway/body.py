@@ -16,6 +16,8 @@ from forebay.gateway.prompts import conversations_in, prompts_in
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
+KEPT_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+"""What a response may be called that is asked for by its id."""
 
 ENGINE_TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "standard_only"})
 """OpenAI's own values of ``service_tier``, and Anthropic's: engines know them, so they may stay in the body."""
@@ -66,6 +68,7 @@ AskType = TypeVar("AskType", bound=Ask)
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_named = msgspec.json.Decoder(ResponsesAsk, strict=False).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -139,7 +142,6 @@ def decoder(form: type[AskType]) -> Callable[[bytes], AskType | ErrorReply]:
 
 decode = decoder(Ask)
 decode_loose = decoder(LooseAsk)
-decode_responses = decoder(ResponsesAsk)
 _decode_listed = decoder(ListedAsk)
 _STRING: Final = b'"'[0]
 _ABSENT = (b"", b"null")
@@ -162,6 +164,26 @@ def decode_conversations(body: bytes) -> Ask | ErrorReply:
     ask = _decode_listed(body)
     if type(ask) is ListedAsk:
         ask.counted(conversations_in(ask.messages))
+    return ask
+
+
+_decode_any_response = decoder(ResponsesAsk)
+
+
+def decode_responses(body: bytes) -> ResponsesAsk | ErrorReply:
+    """As `decode`; one that goes on in the background is to have an id by which it can be asked for."""
+    ask = _decode_any_response(body)
+    if type(ask) is ErrorReply or not ask.background or ask.request_id is None:
+        return ask
+    try:
+        named = _decode_named(body).request_id  # all of it: of a long one not all was read
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return bad_request(f"The request body is not valid JSON: {error}")
+    if named is not None and not KEPT_ID.fullmatch(named):
+        message = (
+            f"`request_id` is {named[:40]!r}; with `background` 1 to 128 letters, digits, _ and - are allowed. Leave it out, or change it."
+        )
+        return bad_request(message, param="request_id")
     return ask
 
 

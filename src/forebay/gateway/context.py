@@ -13,6 +13,7 @@ from forebay.gateway.passed import PassedHeads
 from forebay.gateway.records import Records
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.usage import UsageBook
+from forebay.gateway.watching import Watching
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Limits
 
@@ -36,6 +37,7 @@ class Context(ABC):
     latencies: Latencies
     records: Records
     usage: UsageBook
+    background: Watching
 
     @abstractmethod
     def serves(self, url: str) -> bool:

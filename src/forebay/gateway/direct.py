@@ -20,6 +20,8 @@ DIRECT_S = 60.0
 STREAM_S = 7200.0
 """The same where a stream may follow."""
 ERROR_BYTES_MAX = 64 * 1024
+_STOPS = frozenset({b"POST", b"DELETE"})
+"""What may be done to a response that is kept, besides looking at it."""
 
 
 class DirectContext(Protocol):
@@ -93,6 +95,16 @@ class Direct:
         self._held = b""  # of an answer that isn't passed on yet
         self._failed = ErrorReply(502, "server_error", "engines_failed", "No engine could be reached.")
         self._resent = self._open = self._over = self._paused = self._framed = self._keep_alive = False
+
+    @property
+    def url(self) -> str:
+        """The replica asked last."""
+        return self._urls[min(self._tried, len(self._urls) - 1)]
+
+    @property
+    def stops(self) -> str:
+        """The id of a response that it asks to be stopped or forgotten; empty: it doesn't."""
+        return self._response_id if self._request.method in _STOPS else ""
 
     def start(self) -> None:
         """Ask the first replica."""

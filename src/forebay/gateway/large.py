@@ -9,6 +9,7 @@ import msgspec
 from forebay.admission.prefixes import Prefix
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
+from forebay.gateway.background import BackgroundCall
 from forebay.gateway.dialects import RESPONSES
 from forebay.gateway.meters import Outcome
 from forebay.gateway.refusals import ENGINE_ASKS_KEY
@@ -16,13 +17,13 @@ from forebay.gateway.relay import Call
 from forebay.gateway.request import LargeRequest, Request
 from forebay.gateway.routes import POSTS, Route
 from forebay.gateway.sse import EventStream
-from forebay.gateway.surface import BinaryCall, ResponsesCall, TypedCall
+from forebay.gateway.surface import BinaryCall, TypedCall
 from forebay.gateway.whole import looked_at
 from forebay.ports.upstream import End, ResponseHead
 from forebay.spec.types import Tier
 
 
-class LargeCall(ResponsesCall):
+class LargeCall(BackgroundCall):
     """Also `request.BodyTaker` for the client's connection, and `ports.BodySource` for the engine's."""
 
     __slots__ = ("_begun", "_large", "_length")
@@ -144,7 +145,7 @@ def call_for(route: Route, request: Request) -> type[Call]:
     if isinstance(request, LargeRequest) and not request.ended:
         return LargeCall
     if route.stateful:
-        return ResponsesCall
+        return BackgroundCall
     if route.binary:
         return BinaryCall
     return TypedCall if route.typed else Call

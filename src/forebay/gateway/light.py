@@ -10,6 +10,8 @@ from forebay.gateway.http import ClientConnection
 from forebay.gateway.passed import PassedHeads
 from forebay.gateway.refusals import ASKS_KEY_REPLY
 from forebay.gateway.request import Request
+from forebay.gateway.watching import Watching
+from forebay.ports.clock import Clock
 from forebay.ports.upstream import Upstream
 
 NO_ENGINE = ErrorReply(503, "service_unavailable", "no_replicas", "No replica of this model is there.", retry_after_s=5.0)
@@ -20,6 +22,7 @@ class LightContext(Protocol):
 
     upstream: Upstream
     passed_heads: PassedHeads
+    clock: Clock
 
     def spread(self, error: ErrorReply) -> ErrorReply:
         """With its ``Retry-After`` jittered."""
@@ -46,6 +49,7 @@ class Light:
         self.upstream = context.upstream
         self.passed_heads = context.passed_heads
         self.holders = Holders()
+        self.background = Watching(context.upstream, context.clock)
         self.live: set[Direct] = set()
         self._context = context
         self._turn = 0
@@ -82,6 +86,8 @@ class Light:
     def over(self, direct: Direct, deleted: str) -> None:
         """One has ended; ``deleted`` is no longer kept."""
         self.live.discard(direct)
+        if direct.stops:
+            self.background.touched(direct.url, direct.stops, deleted=bool(deleted))
         if deleted:
             self.holders.forget(deleted)
 

@@ -85,9 +85,7 @@ class Gateway(Door):
     ) -> None:
         """``crew``: relay workers that streams are lent to."""
         self.spec = spec
-        self.clock = clock
-        self.upstream = upstream
-        self.chance = chance
+        self.clock, self.upstream, self.chance = clock, upstream, chance
         self.limits, self.speed, self.name = spec.limits, clock.speed, name
         self.passed_heads, self.foreign_heads = PassedHeads(), PassedHeads(foreign=True)
         self.retries, self.latencies = RetryBudget(), Latencies()
@@ -113,7 +111,7 @@ class Gateway(Door):
         """From the first roster under leases on."""
         self.servers = [self.http]
         self._light = Light(self)
-        self.holders = self._light.holders
+        self.holders, self.background = self._light.holders, self._light.background
         self.records = Records(clock, partial(live, self.desk))
         self.metering = Metering(name, journal or NoJournal(ids.fresh("journal")), clock, self._emit)
         self.usage = self.metering.book
@@ -182,6 +180,7 @@ class Gateway(Door):
             server.closing = True
             server.close()
         await self._prober.close()
+        await self.background.close()
         await self.upstream.close()
         if self.lending is not None:
             await self.lending.close()
@@ -236,7 +235,7 @@ class Gateway(Door):
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
-        self.shown.check(len(self._light.live) + len(self._pages.elsewhere.live))
+        self.shown.check(len(self._light.live) + len(self._pages.elsewhere.live) - self.background.apart)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ class Shown:
         return book.unreported_requests, book.unwritten_requests, book.lost_requests + self.metering.lost_requests
 
     def check(self, light: int) -> None:
-        """Raises AssertionError unless permits are exactly the live exchanges; ``light`` requests are inside that need none."""
+        """Raises AssertionError unless permits are exactly the live exchanges; so many more than these (``light``) have a client."""
         waiting = permits = 0
         for pool in self.desk.pools.values():
             pool.admission.check()

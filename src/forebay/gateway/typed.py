@@ -65,6 +65,7 @@ class TypedUsage(msgspec.Struct):
 
 class _Response(msgspec.Struct):
     id: str = ""
+    background: object = None
     usage: TypedUsage | None = None
     error: EngineError | None = None
 
@@ -95,7 +96,7 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 class TypedStream(EventStream):
     """As its base, for events that have a ``type``; events that have none are the base's."""
 
-    __slots__ = ("_last", "begun", "response", "response_id")
+    __slots__ = ("_last", "background", "begun", "response", "response_id")
 
     def __init__(self, engine_chunked: bool, client_chunked: bool) -> None:
         super().__init__(engine_chunked, client_chunked)
@@ -105,6 +106,8 @@ class TypedStream(EventStream):
         self.response = b""
         """The object of ``response.created``; empty where there was none, or a long one."""
         self.response_id = ""
+        self.background = False
+        """The engine goes on with it if nobody reads."""
 
     @property
     def next_sequence_number(self) -> int:
@@ -190,6 +193,7 @@ class TypedStream(EventStream):
             return
         if kind == "response.created":
             self.response_id = response.id
+            self.background = response.background is True
             self.response = raw if len(raw) <= RESPONSE_BYTES_MAX else b""
         if response.usage is not None:
             self.usage = response.usage.usage()

@@ -76,18 +76,24 @@ def looked_at(body: bytes) -> tuple[Usage | None, bool]:
 
 
 def usage_in_tail(tail: bytes) -> Usage | None:
-    """The ``usage`` object in the end of a body too long to be parsed."""
+    """The ``usage`` in the end of a body too long to be parsed."""
+    told = usage_object(tail)
+    try:
+        return decode_usage(told).usage() if told else None
+    except UNREADABLE:
+        return None
+
+
+def usage_object(tail: bytes) -> bytes:
+    """The ``usage`` object in the end of a body, as it stands there; empty: there is none."""
     at = tail.rfind(b'"usage"')
     start = tail.find(b"{", at)
     if at < 0 or start < 0:
-        return None
+        return b""
     depth = 0
     for position in range(start, len(tail)):
         byte = tail[position]
         depth += (byte == 0x7B) - (byte == 0x7D)
         if depth == 0:
-            try:
-                return decode_usage(tail[start : position + 1]).usage()
-            except UNREADABLE:
-                return None
-    return None
+            return tail[start : position + 1]
+    return b""

@@ -168,10 +168,10 @@ class _Collect:
 
     answer = None
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, only_end: bool) -> None:
         self.done: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self.exchange: Exchange | None = None
-        self._limit_bytes = limit_bytes
+        self._limit_bytes, self._only_end = limit_bytes, only_end
         self._status = 0
         self._body = bytearray()
 
@@ -181,7 +181,10 @@ class _Collect:
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         del wire, whole, last
         self._body += body
-        if len(self._body) > self._limit_bytes:
+        if self._only_end:
+            if len(self._body) > 2 * self._limit_bytes:
+                del self._body[: -self._limit_bytes]
+        elif len(self._body) > self._limit_bytes:
             self._fail(End.BAD_RESPONSE, f"the answer is longer than {self._limit_bytes} bytes")
             if self.exchange is not None:
                 self.exchange.abort()
@@ -197,13 +200,16 @@ class _Collect:
             self.done.set_exception(FetchFailed(end, detail))
 
 
-async def fetch(upstream: Upstream, url: str, request: bytes, limit_bytes: int, timeout_s: float) -> tuple[int, bytes]:
+async def fetch(
+    upstream: Upstream, url: str, request: bytes, limit_bytes: int, timeout_s: float, *, only_end: bool = False
+) -> tuple[int, bytes]:
     """Status and body of one small exchange (a scrape, a health check); cancelling it aborts the exchange.
 
-    ``timeout_s`` is real seconds. A stale connection is tried again once. Raises FetchFailed.
+    ``timeout_s`` is real seconds. A stale connection is tried again once. Raises FetchFailed. ``only_end``: of a body over the limit
+    the end is returned, at least so many bytes; else that is a failure.
     """
     for attempt in (0, 1):
-        sink = _Collect(limit_bytes)
+        sink = _Collect(limit_bytes, only_end)
         sink.exchange = upstream.send(url, request, sink, timeout_s)
         try:
             return await sink.done

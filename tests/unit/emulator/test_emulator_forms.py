@@ -1,12 +1,14 @@
 """The emulator's endpoints besides chat and completions: the same work, in each one's own form."""
 
+import asyncio
 import json
 
 import pytest
 
 from forebay.emulator.behaviour import Behaviour
 from forebay.emulator.engine_server import EngineServer
-from forebay.emulator.forms import FORMS, KEPT_MAX
+from forebay.emulator.forms import FORMS
+from forebay.emulator.kept import KEPT_MAX
 from forebay.testing.clock import LoopClock
 from forebay.testing.loop import run
 from forebay.testing.raw_client import RawClient
@@ -49,9 +51,55 @@ def test_a_kept_response_is_told_again(serve):
             await client.request("POST", "/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}]})
         ).json
         assert (await client.request("GET", f"/v1/responses/{told['id']}")).json == told
-        world.engine._generation.kept.update({str(number): b"{}" for number in range(KEPT_MAX)})
+        for number in range(KEPT_MAX):
+            world.engine._generation.kept.put(str(number), b"{}")
         await client.request("POST", "/v1/responses", {"input": "a", "max_output_tokens": 1})
         assert (await client.request("GET", f"/v1/responses/{told['id']}")).status == 404
+
+    serve(main)
+
+
+def test_a_response_in_the_background_goes_on_and_is_told_when_asked(serve):
+    """As vLLM was seen to: ``queued`` until it is whole, and no usage of what was cancelled."""
+
+    async def main(world):
+        client = await world.connect()
+        asked = {"input": TEXT, "max_output_tokens": 40, "background": True}
+        told = (await client.request("POST", "/v1/responses", asked)).json
+        assert (told["status"], told["background"], told["usage"]) == ("queued", True, None)
+        assert len(world.engine._generation.live) == 1
+        kept, cancelled = f"/v1/responses/{told['id']}", (await client.request("POST", "/v1/responses", asked)).json["id"]
+        assert (await client.request("GET", kept)).json == told
+        answer = await client.request("POST", f"/v1/responses/{cancelled}/cancel", {})
+        assert (answer.status, answer.json["status"], answer.json["usage"]) == (200, "cancelled", None)
+        await asyncio.sleep(4.0)
+        done = (await client.request("GET", kept)).json
+        assert (done["status"], done["usage"]["output_tokens"]) == ("completed", 40)
+        assert (await client.request("GET", f"/v1/responses/{cancelled}")).json["status"] == "cancelled"
+        again = await client.request("POST", f"{kept}/cancel", {})
+        assert (again.status, again.json["error"]["message"]) == (400, "Cannot cancel a synchronous response.")
+        unkept = await client.request("POST", "/v1/responses", {**asked, "store": False})
+        assert (unkept.status, unkept.json["error"]["param"]) == (400, "background")
+        assert not world.engine._generation.live
+
+    serve(main)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_stream_in_the_background_ends_in_the_store_whoever_reads(serve, leaves):
+    async def main(world):
+        client = await world.connect()
+        asked = {"input": TEXT, "max_output_tokens": 40, "background": True, "stream": True}
+        if leaves:
+            client.send("POST", "/v1/responses", asked)
+            await asyncio.sleep(0.5)
+            client.close()
+        else:
+            assert typed(await client.request("POST", "/v1/responses", asked))[-1][0] == "response.completed"
+        await asyncio.sleep(4.0)
+        (body,) = world.engine._generation.kept._bodies.values()
+        assert (json.loads(body)["status"], json.loads(body)["usage"]["output_tokens"]) == ("completed", 40)
+        assert not world.engine._generation.live
 
     serve(main)
 
