@@ -42,9 +42,9 @@ _ROOMS = {
         "weighing",
     ),
     "gateway": (
-        "body", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "identity", "large", "latencies",
+        "body", "call", "context", "desk", "doubting", "duties", "ending", "firsts", "heads", "http", "identity", "large", "latencies",
         "leaving", "lent", "meters", "moving", "passed", "pool_desk", "reader", "recorded", "recovery", "relay", "repeats",
-        "request", "retries", "routes", "service", "shape_errors", "sizing", "surface", "usage", "whole",
+        "request", "retries", "routes", "service", "shape_errors", "silence", "sizing", "surface", "usage", "watched", "whole",
     ),
     "adapters.upstream": ("client", "connection", "exchange", "heads"),
 }
