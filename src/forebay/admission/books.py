@@ -61,6 +61,19 @@ class Books:
             return False
         return self._pump.has_room(Ticket(0, lane, Account("", 1.0), shape, now_s), now_s)
 
+    def ends_s(self, ticket: int, token_s: float, *, longest: bool = False) -> float:
+        """When the answer of a dispatched request is foreseen to be whole, where each of its tokens takes ``token_s``.
+
+        ``longest``: where it is as long as it may be.
+        """
+        entry = self._running(ticket)
+        tokens = entry.output_max if longest and entry.output_max else entry.expected
+        return entry.prefilled_s + tokens / entry.sequences * token_s
+
+    def crowded(self, replica: str, now_s: float) -> tuple[bool, float]:
+        """Whether one request more may have to wait for a place inside ``replica``, and in how many seconds prompts there are prefilled."""
+        return self._replicas.crowded(replica, now_s)
+
     def position(self, ticket: int, now_s: float) -> Position | None:
         """Where a request stands and when it will start; None: it has ended, or never came."""
         entry = self._tickets.get(ticket)

@@ -57,7 +57,7 @@ Effect = Eject | Probe | Readmit
 class _Record:
     """What is remembered of one replica."""
 
-    __slots__ = ("ejected", "failures", "gone", "locked", "out_until_s", "probing", "readmitted_s")
+    __slots__ = ("ejected", "failures", "gone", "locked", "out_until_s", "probing", "proven", "readmitted_s")
 
     def __init__(self) -> None:
         self.failures = 0
@@ -66,6 +66,8 @@ class _Record:
         self.out_until_s: float | None = None
         """None: it is in routing."""
         self.probing = False
+        self.proven = False
+        """It has answered something."""
         self.gone = False
         """It is out since nobody listened there, or it asks for a key: that is no share of those that answer wrong."""
         self.locked = False
@@ -79,13 +81,15 @@ class Outliers:
     def __init__(self) -> None:
         self.ejections_total = 0
         self.suspects: set[str] = set()
-        """Replicas with a failure on record that are in routing: only of these is a success news."""
+        """Replicas in routing of which a success is news: with a failure on record, watched, or that have answered nothing yet."""
         self._records: dict[str, _Record] = {}
 
     def roster(self, replicas: Iterable[str]) -> list[Effect]:
         """These are the pool's from now on. Where that leaves too many out, those out longest are probed now."""
-        self._records = {replica: self._records.get(replica) or _Record() for replica in replicas}
+        before = self._records
+        self._records = {replica: before.get(replica) or _Record() for replica in replicas}
         self.suspects.intersection_update(self._records)
+        self.suspects.update(self._records.keys() - before.keys())
         out = self._wrong
         effects: list[Effect] = []
         for replica in sorted(out, key=lambda each: self._records[each].out_until_s or 0.0)[: max(0, len(out) - self._out_max)]:
@@ -103,6 +107,7 @@ class Outliers:
         if record is None or record.out_until_s is not None:
             return
         record.failures = 0
+        record.proven = True
         if now_s - record.readmitted_s >= GOOD_FOR_S:
             record.ejected = 0
         self.suspects.discard(replica)
@@ -149,8 +154,26 @@ class Outliers:
         """Replicas that are out since they ask for a key."""
         return [replica for replica, record in self._records.items() if record.locked]
 
+    def proven(self, replica: str) -> bool:
+        """Whether it has answered something since it came: what compiles at its first request takes long for that."""
+        record = self._records.get(replica)
+        return record is not None and record.proven
+
+    def watch(self, replica: str) -> None:
+        """From now on its next success is news."""
+        record = self._records.get(replica)
+        if record is not None and record.out_until_s is None:
+            self.suspects.add(replica)
+
+    def wrong(self, replica: str, why: str, now_s: float) -> list[Effect]:
+        """It was asked, and is not what it was attached for: there is nothing to count."""
+        record = self._records.get(replica)
+        if record is None or record.out_until_s is not None:
+            return []
+        return self._eject(replica, record, why, now_s, stalled=False)
+
     def stalled(self, replica: str, why: str, now_s: float) -> list[Effect]:
-        """None of its streams gets tokens."""
+        """It makes no tokens: none of its streams gets any, or it answers nothing."""
         record = self._records.get(replica)
         if record is None or record.out_until_s is not None:
             return []
@@ -174,6 +197,7 @@ class Outliers:
         effects: list[Effect] = []
         if well:
             record.readmitted_s = now_s
+            record.proven = True
             self._readmit(replica, record, effects)
         elif record.locked:
             record.ejected += 1
@@ -230,6 +254,8 @@ class Outliers:
         record.out_until_s = None
         record.probing = record.gone = record.locked = False
         record.failures = 0
+        if not record.proven:
+            self.suspects.add(replica)
         effects.append(Readmit(replica))
 
 

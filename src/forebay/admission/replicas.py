@@ -27,6 +27,8 @@ from forebay.domain.shape import Usage
 
 LOAD_BOUND: Final = 0.25
 """Share of the fuller of KV and slots by which a replica may be above the least loaded and still be preferred for what it has cached."""
+CROWDED: Final = 0.9
+"""From this share of its KV on a replica may have no place for one more small request, since estimates err."""
 _RANK: Final = attrgetter("rank")
 
 
@@ -325,6 +327,15 @@ class Replicas:
             del self._known[replica.id]
             if replica.prefill_wanted:
                 self.wanting.remove(replica)
+
+    def crowded(self, replica_id: str, now_s: float) -> tuple[bool, float]:
+        """See `books.Books.crowded`."""
+        replica = self._known.get(replica_id)
+        if replica is None:
+            return False, 0.0
+        capacity = replica.capacity
+        full = replica.sequences >= capacity.sequences or replica.worst_tokens >= CROWDED * capacity.kv_tokens
+        return full, replica.clear_in_s(now_s)
 
     def running(self) -> list[Ticket]:
         """Every ticket that holds a permit."""

@@ -4,6 +4,7 @@ Slots, since this is made and dropped for every request, and read many times in 
 """
 
 from abc import ABC
+from typing import TYPE_CHECKING
 
 from forebay.admission.candidates import Candidate
 from forebay.domain.shape import Shape, Sized
@@ -22,6 +23,9 @@ from forebay.gateway.sse import EventStream, Sink
 from forebay.gateway.whole import WholeBody
 from forebay.ports.upstream import Exchange, ResponseHead
 from forebay.spec.types import Tier
+
+if TYPE_CHECKING:
+    from forebay.gateway.doubting import Doubt
 
 
 def nothing(wire: bytes, body: bytes, whole: bool, last: bool) -> None:
@@ -45,6 +49,7 @@ class CallState(Caller, ABC):
         "_context",
         "_continued",
         "_demanded",
+        "_doubt",
         "_early",
         "_emitted",
         "_estimate",
@@ -108,6 +113,8 @@ class CallState(Caller, ABC):
     """Its answer began here and goes on at another gateway: it is counted here, and there not at all."""
     _demanded: tuple[TierMeter, int, int] | None
     """Where it counts as demand, and for how many prompt and output tokens until it has ended; None: at another gateway."""
+    _doubt: "Doubt | None"
+    """What its first replica said, which knows nothing of what it asks for, while another is asked."""
     _answer: ResponseHead | None
     """Of an answer that isn't a failure to be tried elsewhere."""
     _arrived_s: float
@@ -220,7 +227,7 @@ class CallState(Caller, ABC):
         self.ticket = context.desk.next_ticket()
         self.data = nothing
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
-        self._begun_s = self._retry_after_s = self.sized = self._lent = self._demanded = None
+        self._begun_s = self._retry_after_s = self.sized = self._lent = self._demanded = self._doubt = None
         self._only = self._hop = b""
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0

@@ -10,6 +10,7 @@ from forebay.gateway.holders import Holders
 from forebay.gateway.latencies import Latencies
 from forebay.gateway.lending import Lending
 from forebay.gateway.passed import PassedHeads
+from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.records import Records
 from forebay.gateway.retries import HeldIds, RetryBudget
 from forebay.gateway.usage import UsageBook
@@ -46,6 +47,10 @@ class Context(ABC):
     @abstractmethod
     def asks_key(self, url: str, status: int) -> None:
         """The engine at ``url`` answered ``status``: it asks for a key that it isn't shown."""
+
+    @abstractmethod
+    def doubted(self, pool: PoolDesk, replica: str, url: str, path: bytes) -> None:
+        """``replica`` knows nothing of what it is attached for, which another one of ``pool`` has just answered at that path."""
 
     @abstractmethod
     def truncated(self, pool: str, why: str) -> None:

@@ -8,7 +8,6 @@ the deadlines of every pool.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
 from forebay.admission.effects import Dispatch, Effect, Refuse, Requeue
 from forebay.admission.estimate import Estimator
@@ -22,19 +21,17 @@ from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.pool_desk import Caller, PoolDesk, Ticketed
 from forebay.gateway.shared_limits import SharedLimits
+from forebay.gateway.silence import Listen
 from forebay.gateway.waits import Waits
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.spec.types import Spec, TeamLimits, Tier
-
-if TYPE_CHECKING:
-    pass
 
 
 class Desk:
     """Every pool's machine, one timer."""
 
-    def __init__(self, spec: Spec, clock: Clock, on_ejection: Callable[[PoolDesk, Ejection], None]) -> None:
-        """``on_ejection`` is told of replicas that leave and come back, and has them probed."""
+    def __init__(self, spec: Spec, clock: Clock, on_ejection: Callable[[PoolDesk, Ejection | Listen], None]) -> None:
+        """``on_ejection`` is told of replicas that leave and come back, and has them probed and listened to."""
         self.clock = clock
         self.now_s = clock.now_s
         self._on_ejection = on_ejection
@@ -185,6 +182,7 @@ class Desk:
         """``replica`` answers."""
         if replica in pool.outliers.suspects:
             pool.outliers.good(replica, now_s)
+            pool.silences.alive(replica)
 
     def failed(self, pool: PoolDesk, replica: str, why: str, *, gone: bool = False) -> None:
         """``replica`` failed a request by a fault of its own. ``gone``: nobody listens there."""
@@ -193,6 +191,14 @@ class Desk:
             return
         outliers, now_s = pool.outliers, self.now_s()
         self._ejected(pool, outliers.gone(replica, why, now_s) if gone else outliers.bad(replica, why, now_s))
+
+    def wrong(self, pool: PoolDesk, replica: str, target: bytes, why: str) -> None:
+        """``replica`` was asked, and is not what it was attached for."""
+        self._ejected(pool, pool.silences.wrong(pool, replica, target, why, self.now_s()))
+
+    def listened(self, pool: PoolDesk, replica: str, target: bytes, answered: bool, computed: bool | None) -> None:
+        """What came of asking ``replica`` for a token (`silence.Silences.heard`)."""
+        self._ejected(pool, pool.silences.heard(pool, replica, target, answered, computed, self.now_s()))
 
     def locked(self, pool: PoolDesk, replica: str, why: str) -> None:
         """``replica`` asks for a key that it isn't shown."""
@@ -236,7 +242,10 @@ class Desk:
             for call in list(pool.calls.values()):
                 if everyone or call.quiet_until_s <= now_s:
                     failed = self._swept(pool, call, now_s) or failed
-            self._find_stalled(pool, now_s)
+            stalled, to_ask = pool.silences.look(pool, now_s)
+            self._ejected(pool, stalled)
+            for listen in to_ask:
+                self._on_ejection(pool, listen)
             if pool.admission.waiting and not isinstance(pool.admission, SpillAdmission):
                 self._after(pool, pool.admission.foresee(now_s))
             self._ejected(pool, pool.outliers.advance(now_s))
@@ -255,18 +264,6 @@ class Desk:
             self.abandon(pool, call, None, now_s)
             return failed
         return None
-
-    def _find_stalled(self, pool: PoolDesk, now_s: float) -> None:
-        """One stream may starve by itself, as where its KV was preempted; where all do, the engine does not step."""
-        last_s: dict[str, float] = {}
-        for call in pool.calls.values():
-            owed = call.streaming() if call.quiet_until_s <= now_s else None
-            if owed is not None and owed[1] > last_s.get(owed[0], 0.0):
-                last_s[owed[0]] = owed[1]
-        for replica, at_s in last_s.items():
-            if now_s - at_s > pool.stall_s:
-                why = f"none of its streams got a token for {now_s - at_s:.0f} s"
-                self._ejected(pool, pool.outliers.stalled(replica, why, now_s))
 
     def _ejected(self, pool: PoolDesk, effects: list[Ejection]) -> None:
         """Route by what is left, and take what it has from a replica that stalls."""

@@ -1,8 +1,10 @@
 """A request that costs no GPU: counting tokens, or an answer that an engine keeps. It waits in no lane and holds no permit.
 
-It is sent to one replica after the other until one answers; an answer passes as it comes.
+It is sent to one replica after the other until one answers; an answer passes as it comes. All of these may be asked twice, so that one
+that is silent is given up soon while there is another.
 """
 
+import asyncio
 from typing import Protocol
 
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
@@ -15,10 +17,14 @@ from forebay.ports.upstream import ASKS_KEY, End, Exchange, ResponseHead, Upstre
 
 TRIED_MAX = 16
 """Replicas asked for one request."""
+SILENT_S = 5.0
+"""Real seconds from asking one replica to the beginning of its answer, where there is another."""
 DIRECT_S = 60.0
 """Real seconds from asking one replica to the end of its answer."""
 STREAM_S = 7200.0
 """The same where a stream may follow."""
+NOT_HERE = frozenset({404, 405})
+"""One more replica is asked: it may be that the first is no engine of this model."""
 ERROR_BYTES_MAX = 64 * 1024
 _STOPS = frozenset({b"POST", b"DELETE"})
 """What may be done to a response that is kept, besides looking at it."""
@@ -64,8 +70,10 @@ class Direct:
         "_request_id",
         "_resent",
         "_response_id",
+        "_timer",
         "_tried",
         "_urls",
+        "_wrong",
     )
 
     _passed: PassedHead
@@ -91,6 +99,9 @@ class Direct:
         self._response_id = response_id
         self._tried = 0
         self._exchange: Exchange | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._wrong = False
+        """What comes is no engine's answer, but a page or a way elsewhere."""
         self._head: ResponseHead | None = None
         self._held = b""  # of an answer that isn't passed on yet
         self._failed = ErrorReply(502, "server_error", "engines_failed", "No engine could be reached.")
@@ -131,13 +142,27 @@ class Direct:
         except ValueError:
             self._next()
             return
+        if self._tried + 1 < len(self._urls):
+            self._timer = asyncio.get_running_loop().call_later(SILENT_S, self._silent)
         if self._paused:
             self._exchange.pause()
 
+    def _silent(self) -> None:
+        exchange, self._exchange, self._timer = self._exchange, None, None
+        if exchange is not None:
+            exchange.abort()
+        self._next()
+
     def _next(self) -> None:
+        self._wait_no_more()
         self._tried += 1
         self._resent = False
         self._send()
+
+    def _wait_no_more(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     # -- the client ---------------------------------------------------------------------------------------------------
 
@@ -172,15 +197,17 @@ class Direct:
 
     def head(self, head: ResponseHead) -> None:
         """See `ports.ResponseSink`."""
+        self._wait_no_more()
         self._head = head
         self._passed = self._context.passed_heads.of(head)
+        self._wrong = 300 <= head.status < 400 or (head.status < 300 and self._passed.html)
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
         """Errors are held until they are whole; all else passes."""
         del wire, whole
         head = self._head
         assert head is not None
-        if head.status >= 400:
+        if head.status >= 400 or self._wrong:
             self._held = (self._held + body)[:ERROR_BYTES_MAX]
         elif self._open:
             piece = chunk(body) + (LAST_CHUNK if last else b"") if self._framed else body
@@ -205,12 +232,18 @@ class Direct:
             self._connection.abort()
         elif end is End.STALE and not self._resent:
             self._resent = True
+            self._wait_no_more()
             self._send()
         else:
             self._failed = ErrorReply(502, "server_error", "engines_failed", f"The engine could not be reached or broke off ({end}).")
             self._next()
 
     def _complete(self, head: ResponseHead) -> None:
+        if self._wrong:
+            said = f"What the engine answered ({head.status}) is neither JSON nor an error, but a page or a way elsewhere."
+            self._failed = ErrorReply(502, "server_error", "engines_failed", said)
+            self._next()
+            return
         if head.status < 400:
             self._end(self._response_id if self._request.method == b"DELETE" else "")
             self._connection.finish(self._keep_alive)
@@ -223,6 +256,10 @@ class Direct:
         shaped = in_shape(head.status, self._held, self._request.target)
         if head.status >= 500 or head.status == 429 or (head.status == 404 and self._response_id):
             self._failed = shaped or ErrorReply(head.status, "invalid_request_error", None, "No engine keeps this response.")
+            self._next()
+            return
+        if head.status in NOT_HERE and not self._tried and len(self._urls) > 1:
+            self._failed = shaped or self._failed
             self._next()
             return
         self._end()
@@ -243,6 +280,7 @@ class Direct:
 
     def _end(self, deleted: str = "") -> None:
         self._over = True
+        self._wait_no_more()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.abort()

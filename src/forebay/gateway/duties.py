@@ -13,8 +13,11 @@ from forebay.domain.events import Event
 from forebay.domain.roster import Roster
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.context import Context
+from forebay.gateway.continuing import PATH
+from forebay.gateway.doubting import UNKNOWN_HERE
 from forebay.gateway.pool_desk import PoolDesk
-from forebay.gateway.prober import Prober
+from forebay.gateway.prober import PROBE_REAL_S, Prober
+from forebay.gateway.silence import Listen
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
 from forebay.ports.upstream import ASKS_KEY
@@ -23,6 +26,8 @@ from forebay.spec.types import Spec
 
 DOUBTFUL: Final = frozenset({403})
 """Of `ASKS_KEY`."""
+LISTEN_REAL_S_MAX: Final = 60.0
+"""How long a replica that seems to hang is given for one token at most, where many prompts are before that."""
 
 
 def nobody(pool: str, url: str) -> None:
@@ -95,6 +100,30 @@ class Duties(Context, ABC):
         if status is not None and status in ASKS_KEY:
             self.asks_key(url, status, sure=True)
 
+    def doubted(self, pool: PoolDesk, replica: str, url: str, path: bytes) -> None:
+        """See `context.Context`. What it says to a request of our own is true for all."""
+        if url in self._asked:
+            return
+        self._asked.add(url)
+
+        def told(status: int | None) -> None:
+            self._asked.discard(url)
+            if status is not None and status in ASKS_KEY:
+                self.asks_key(url, status, sure=True)
+            elif status in UNKNOWN_HERE:
+                why = f"The engine answered {status} at {path.decode()} for {pool.model!r}, which others of its pool serve."
+                self.failures.note(pool.name, replica, url, why)
+                self.desk.wrong(pool, replica, path, why)
+            else:
+                pool.lacking.forget(path.decode(), replica)
+
+        self._prober.probe(url, pool.model, told, path)
+
+    def out(self) -> set[str]:
+        """Addresses of replicas that are ejected."""
+        pools = [pool for pool in self.desk.pools.values() if len(pool.routed) < len(pool.roster.replicas)]
+        return {replica.url for pool in pools for replica in pool.roster.replicas if replica.id not in pool.routed}
+
     def is_locked(self, url: str) -> bool:
         """Whether the engine at ``url`` asks for a key."""
         for pool in self.desk.pools.values():
@@ -107,19 +136,36 @@ class Duties(Context, ABC):
         """``status``: of the answer to a probe; None: there was none."""
         if status is not None and status in ASKS_KEY:
             self.asks_key(url, status, sure=True)
-        # Any other refusal is of the probe itself, as by an engine that only embeds.
-        self.desk.probed(pool, replica, status is not None and status < 500 and status != 429 and status not in ASKS_KEY)
+        # Any other refusal is of the probe itself, as by an engine that only embeds; unless that is what it was ejected for.
+        well = status is not None and (200 <= status < 300 or 400 <= status < 500) and status != 429 and status not in ASKS_KEY
+        if status in UNKNOWN_HERE and replica in pool.silences.targets:
+            well = False
+        if well:
+            pool.silences.targets.pop(replica, None)
+        self.desk.probed(pool, replica, well)
 
-    def _on_ejection(self, pool: PoolDesk, effect: Ejection) -> None:
-        if isinstance(effect, Eject) and effect.locked:
+    def _on_ejection(self, pool: PoolDesk, effect: Ejection | Listen) -> None:
+        if isinstance(effect, Listen):
+            self._listen(pool, effect)
+        elif isinstance(effect, Eject) and effect.locked:
             self._emit("engine_asks_key", f"{effect.replica} {effect.why}", pool.name)
         elif isinstance(effect, Eject):
             self._emit("replica_ejected", f"{effect.replica} for {effect.for_s:g} s: {effect.why}", pool.name)
         elif isinstance(effect, Readmit):
             self._emit("replica_readmitted", f"{effect.replica} answers again", pool.name)
         else:
-            url = next((replica.url for replica in pool.roster.replicas if replica.id == effect.replica), "")
-            self._prober.probe(url, pool.model, lambda status: self._probed(pool, effect.replica, url, status))
+            url = _url_of(pool, effect.replica)
+            target = pool.silences.targets.get(effect.replica, PATH)
+            self._prober.probe(url, pool.model, lambda status: self._probed(pool, effect.replica, url, status), target)
+
+    def _listen(self, pool: PoolDesk, effect: Listen) -> None:
+        replica, target = effect.replica, effect.target
+
+        def heard(status: int | None, computed: bool | None) -> None:
+            self.desk.listened(pool, replica, target, status is not None, computed)
+
+        wait_real_s = min(LISTEN_REAL_S_MAX, PROBE_REAL_S + 2 * effect.clear_in_s / self.speed)
+        self._prober.listen(_url_of(pool, replica), pool.model, target, wait_real_s, heard)
 
     def tell(self, kind: str, message: str) -> None:
         """An event of this gateway."""
@@ -127,3 +173,7 @@ class Duties(Context, ABC):
 
     def _emit(self, kind: str, message: str, pool: str = "") -> None:
         self._sink.emit(Event(kind, self.clock.now_s(), self.clock.wall_s(), pool, message, {"gateway": self.name}))
+
+
+def _url_of(pool: PoolDesk, replica: str) -> str:
+    return next((each.url for each in pool.roster.replicas if each.id == replica), "")

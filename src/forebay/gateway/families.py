@@ -37,6 +37,10 @@ class Gauges(Protocol):
         """``(pool, replicas out of routing, ejections so far)``."""
         ...
 
+    def asked_if_alive(self) -> Iterable[tuple[str, str, int]]:
+        """``(pool, what a replica was found to be that owed whole answers, how often)``."""
+        ...
+
     def asking(self) -> Iterable[tuple[str, int]]:
         """``(pool, replicas out of routing since they ask for a key)``."""
         ...
@@ -204,12 +208,19 @@ class GatewayCollector(Collector):
         for pool, replicas, total in self._gauges.ejected():
             out.add_metric([pool], replicas)
             ejections.add_metric([pool], total)
+        asked = CounterMetricFamily(
+            "forebay_silence_probes",
+            "Replicas asked for a token, as whole answers were overdue there.",
+            labels=["pool", "found"],
+        )
+        for pool, found, count in self._gauges.asked_if_alive():
+            asked.add_metric([pool, found], count)
         asking = GaugeMetricFamily(
             "forebay_asking_replicas", "Replicas out of routing that ask for a key which they aren't shown.", labels=["pool"]
         )
         for pool, replicas in self._gauges.asking():
             asking.add_metric([pool], replicas)
-        yield from (out, ejections, asking)
+        yield from (out, ejections, asked, asking)
         foreseen = CounterMetricFamily("forebay_prefix_foreseen_tokens", "Prompt tokens foreseen to be cached by engines.", labels=["pool"])
         cached = CounterMetricFamily("forebay_prefix_cached_tokens", "Of the same requests, as engines told.", labels=["pool"])
         for pool, foreseen_tokens, cached_tokens in self._gauges.cached():

@@ -1,7 +1,9 @@
-"""How long a replica takes to begin its answers, as measured: one that takes much longer has hung.
+"""How long replicas take to begin their answers, and for a token of them, as measured: one that takes much longer has hung.
 
 A running mean and mean deviation, as TCP keeps of its round trips (RFC 6298, alpha 1/8, beta 1/4, K = 4).
 """
+
+from typing import Final
 
 FIRST_TTFT_FACTOR = 5.0
 """A first content is waited for at least so many times the tier's promise…"""
@@ -9,8 +11,12 @@ FIRST_S_MIN = 5.0
 """…and so many world seconds."""
 
 
-class FirstContents:
-    """World seconds from sending to the first content, of one pool's streams."""
+TOKENS_MIN: Final = 16
+"""Of shorter answers most of the time is their prompt's."""
+
+
+class Measured:
+    """World seconds that something takes."""
 
     __slots__ = ("_deviation_s", "_mean_s")
 
@@ -25,6 +31,28 @@ class FirstContents:
         self._deviation_s += (abs(seconds - self._mean_s) - self._deviation_s) / 4
         self._mean_s += (seconds - self._mean_s) / 8
 
+    @property
+    def most_s(self) -> float:
+        """What hardly any takes longer than; 0: nothing was measured."""
+        return self._mean_s + 4 * self._deviation_s
+
+
+class FirstContents(Measured):
+    """From sending to the first content, of one pool's streams."""
+
+    __slots__ = ()
+
     def timeout_s(self, ttft_s: float) -> float:
         """After how long a request of a tier that promises ``ttft_s`` is given to another replica."""
-        return max(FIRST_S_MIN, FIRST_TTFT_FACTOR * ttft_s, 2 * (self._mean_s + 4 * self._deviation_s))
+        return max(FIRST_S_MIN, FIRST_TTFT_FACTOR * ttft_s, 2 * self.most_s)
+
+
+class TokenTimes(Measured):
+    """From sending to the end, for each token of one sequence, of one pool's answers."""
+
+    __slots__ = ()
+
+    def answered(self, seconds: float, tokens: int) -> None:
+        """An answer of so many tokens took so long."""
+        if tokens >= TOKENS_MIN:
+            self.took(seconds / tokens)

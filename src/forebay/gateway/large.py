@@ -136,6 +136,13 @@ class LargeCall(BackgroundCall):
     def _elsewhere(self) -> bool:
         return not self._begun and super()._elsewhere()
 
+    def _doubts(self, status: int, body: bytes, error: ErrorReply | None) -> bool:
+        return not self._begun and super()._doubts(status, body, error)
+
+    def owes_whole(self) -> str:
+        """See `pool_desk.Caller`: its engine may still wait for the rest of its body."""
+        return ""
+
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
         return super()._look_at(body) if self._request.target.startswith(RESPONSES) else looked_at(body)
 

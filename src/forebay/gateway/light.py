@@ -36,6 +36,10 @@ class LightContext(Protocol):
         """Whether it does."""
         ...
 
+    def out(self) -> set[str]:
+        """Addresses of replicas that are ejected."""
+        ...
+
     @property
     def roster(self) -> Roster:
         """The one routed by."""
@@ -95,6 +99,8 @@ class Light:
         self, connection: ClientConnection, request: Request, body: bytes, request_id: bytes, urls: list[str], response_id: str
     ) -> None:
         usable = [url for url in urls if not self._context.is_locked(url)]
+        if out := self._context.out():
+            usable.sort(key=out.__contains__)  # those are asked last
         if not usable:
             connection.refuse(self._context.spread(ASKS_KEY_REPLY if urls else NO_ENGINE), b"x-request-id: %b\r\n" % request_id)
             return

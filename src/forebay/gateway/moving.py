@@ -17,10 +17,11 @@ from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.asking import NOTHING, UNASKED
 from forebay.gateway.body import ENGINE_TIERS, rewritten
+from forebay.gateway.doubting import Doubting
 from forebay.gateway.meters import Outcome
 from forebay.gateway.overflow import CONTENDED, Waited, Way, presses
+from forebay.gateway.passed import found_in
 from forebay.gateway.pool_desk import PoolDesk
-from forebay.gateway.recovery import Recovery
 from forebay.gateway.request import LargeRequest
 from forebay.gateway.waits import Waits
 from forebay.ports.upstream import ASKS_KEY
@@ -33,7 +34,7 @@ FAILURES: Final = frozenset({429, *ASKS_KEY})
 """Of our own engines, as those from 500 on are: another may serve what one refuses so."""
 
 
-class Moving(Recovery):
+class Moving(Doubting):
     """Leaving a pool before anything was sent."""
 
     __slots__ = ()
@@ -69,6 +70,8 @@ class Moving(Recovery):
 
     def overflowed(self, effect: Refuse) -> bool:
         """It is about to be refused, and admission has let go of it: whether it arrives elsewhere instead."""
+        if self._doubt is not None and self._doubt.replica == self._replica:
+            return False  # its client is told what that one said
         ways = self._home.ways
         now_s = self._context.desk.now_s()
         if self._open and effect.why is Refusal.NO_REPLICAS:
@@ -101,11 +104,12 @@ class Moving(Recovery):
             self._broken(f"The engine that was to go on answered {status}.")
         else:
             said = f"The engine answered {status}." if status != 200 else "The engine answered 200, but neither JSON nor events."
+            found = self._key_refused(status) if foreign else found_in(self._failure)
             if self._pool.peer:
                 said = f"The gateway that it was forwarded to answered {status}."
                 self._take_back()
             blame = status not in DOUBTED_STATUSES if foreign else status not in {404, 429}
-            self._try_elsewhere(said, blame=blame, detail=self._key_refused(status), paid=status == 200)
+            self._try_elsewhere(said, blame=blame, detail=found, paid=status == 200)
 
     def _key_refused(self, status: int) -> str:
         """What the operator is told of a place that it is spilled to, and that refuses our key there."""

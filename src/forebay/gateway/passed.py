@@ -18,8 +18,10 @@ NOT_TO_CLIENTS: Final = (
 
 FOREIGN_HEADERS: Final = frozenset({b"content-type", b"content-encoding", b"cache-control"})
 """Of other people's engines: their cookies, limits, and names of our account are no business of a client's."""
+HTML: Final = (b"text/html", b"application/xhtml")
 EVENTS_UNBUFFERED: Final = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """Told with every stream of events: proxies before us would gather sixteen kilobytes of it first."""
+TOLD_BYTES_MAX: Final = 200
 PASSED_HEADS_MAX: Final = 256
 """Remembered; all are forgotten at once then, since a new one comes with each second's date."""
 
@@ -27,7 +29,7 @@ PASSED_HEADS_MAX: Final = 256
 class PassedHead:
     """What a client is told of an engine's head: the lines that pass, and whether a stream of events follows."""
 
-    __slots__ = ("events", "json", "lines")
+    __slots__ = ("events", "html", "json", "lines", "odd")
 
     def __init__(self, head: ResponseHead, foreign: bool = False) -> None:
         """``foreign``: nothing of the head passes but what the body is."""
@@ -42,6 +44,10 @@ class PassedHead:
                 kind = value.lower()
         self.json = kind is not None and kind.startswith(JSON)
         self.events = kind is not None and kind.startswith(b"text/event-stream")
+        self.html = kind is not None and kind.startswith(HTML)
+        """A page for people, as of a login, or of a proxy's own: that is no engine's answer."""
+        self.odd = kind is not None and not (self.json or self.events)
+        """It says what it is, and that is neither."""
         if self.events:
             parts += [b"%b: %b\r\n" % line for line in EVENTS_UNBUFFERED if line[0] not in told]
         self.lines = b"".join(parts)
@@ -80,3 +86,10 @@ def passed_answer(
         return b"%bx-request-id: %b\r\n%b\r\n%b" % (passed.lines, request_id, more, first)
     size = str(length).encode()
     return b"%bx-request-id: %b\r\ncontent-length: %b\r\n%b\r\n%b" % (passed.lines, request_id, size, more, first)
+
+
+def found_in(head: ResponseHead | None) -> str:
+    """For the operator, beside its status: what kind of thing it is that came in place of an answer."""
+    said = dict(head.headers) if head is not None else {}
+    told = [f"{name.decode()}: {said[name][:TOLD_BYTES_MAX].decode('latin-1')}" for name in (b"content-type", b"location") if name in said]
+    return f"({', '.join(told)})" if head is not None and head.status < 400 and told else ""

@@ -12,10 +12,11 @@ from forebay.admission.spill import SpillAdmission
 from forebay.domain.profile import Profile
 from forebay.domain.roster import RosterPool
 from forebay.engine.steptime import step_s
-from forebay.gateway.firsts import FirstContents
+from forebay.gateway.firsts import FirstContents, TokenTimes
 from forebay.gateway.lacking import Lacking
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.shape_errors import ShapeErrors
+from forebay.gateway.silence import Silences
 from forebay.gateway.sizing import Sizing
 from forebay.spec.types import Pool, Spec
 
@@ -35,6 +36,8 @@ STALL_S_MIN = 5.0
 """…if that is at least so long (world seconds)…"""
 STALL_S_UNKNOWN = 30.0
 """…and where no profile says how long a step takes."""
+STEP_S_UNKNOWN = 0.1
+"""There a token is taken to take so long, until it was measured."""
 
 
 class Ticketed:
@@ -94,6 +97,18 @@ class Caller(Ticketed, ABC):
         """The replica that owes it tokens, and since when it got none."""
 
     @abstractmethod
+    def owes_whole(self) -> str:
+        """The replica that owes it an answer which comes whole, and has not begun; empty: none."""
+
+    @abstractmethod
+    def sent(self) -> tuple[float, float, float]:
+        """Of one that holds a permit: when it was sent, when something was last read of its answer, and how long it may take in all."""
+
+    @abstractmethod
+    def asked_for(self) -> bytes:
+        """The path that its engine was asked for."""
+
+    @abstractmethod
     def adopted(self, hop: bytes) -> bool:
         """Whether it is on that hop, which has ended at its other end; if so it is counted here."""
 
@@ -131,8 +146,11 @@ class PoolDesk:
         "roster",
         "roster_at_s",
         "routed",
+        "silences",
         "sizing",
         "stall_s",
+        "step_s",
+        "token_times",
         "ways",
     )
 
@@ -177,8 +195,13 @@ class PoolDesk:
         self.errors = ShapeErrors()
         self.sizing = Sizing(pool.estimate)
         self.firsts = FirstContents()
+        self.token_times = TokenTimes()
         self.outliers = Outliers()
-        self.stall_s = _stall_s(pool.profile)
+        self.silences = Silences()
+        longest_s = _longest_step_s(pool.profile)
+        self.step_s = longest_s or STEP_S_UNKNOWN
+        """What a token of one sequence takes at most."""
+        self.stall_s = max(STALL_S_MIN, STALL_STEPS * longest_s) if longest_s else STALL_S_UNKNOWN
         self.roster = RosterPool(pool.name, ())
         """As the controller gave it, at…"""
         self.roster_at_s = 0.0
@@ -214,8 +237,8 @@ class PoolDesk:
         return self._finished <= LEARN_ALL or not self._finished % LEARN_EVERY
 
 
-def _stall_s(profile: Profile | None) -> float:
+def _longest_step_s(profile: Profile | None) -> float:
+    """0: nobody says."""
     if profile is None:
-        return STALL_S_UNKNOWN
-    longest_s = step_s(profile.law, profile.sequences_max, profile.kv_tokens, profile.prefill_chunk_tokens)
-    return max(STALL_S_MIN, STALL_STEPS * longest_s)
+        return 0.0
+    return step_s(profile.law, profile.sequences_max, profile.kv_tokens, profile.prefill_chunk_tokens)

@@ -4,7 +4,6 @@ Every second try takes from one budget, goes to a replica not tried before, and 
 can't be continued exactly, the client is told so inside the stream.
 """
 
-import math
 from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import Final
@@ -25,8 +24,6 @@ from forebay.ports.upstream import ASKS_KEY, End, ResponseHead
 
 RETRIES_MAX = 2
 """Tries after the first, each on a replica not tried before."""
-DONE_REAL_S: Final = 5.0
-"""An engine, or a proxy before it, that has said ``[DONE]`` has so long to end its response; its client waits for that."""
 APART_BYTES_MIN: Final = 64 * 1024
 """A body from this size on isn't copied behind its head to be sent."""
 HOSTS_MAX = 4096
@@ -183,16 +180,6 @@ class Recovery(Ending, ABC):
         else:
             self._try_elsewhere(said, blame=code != 429 or self._pool.foreign)
 
-    def moved_from(self, replica: str, why: str) -> None:
-        """``replica`` has stopped working: go on elsewhere if it runs there."""
-        if self._exchange is None or self._over or self._replica != replica or not self._another():
-            return
-        self._drop_exchange()
-        if self._open:
-            self._broken(why)
-        else:
-            self._try_elsewhere(why, blame=False)
-
     def _try_elsewhere(self, message: str, *, blame: bool = True, detail: str = "", paid: bool = True, gone: bool = False) -> None:
         """Back to the head of its lane; admission refuses it where no other replica is left, and none is to come.
 
@@ -337,40 +324,6 @@ class Recovery(Ending, ABC):
         self._reported = 0
         self.data = nothing
 
-    def sweep(self, now_s: float) -> None:
-        """An engine that is silent for too long, or a client that reads nothing, ends the call."""
-        promise_s = self._ttft_promise_s
-        waits = self._ask.stream and not (self._open or self._pool.peer)
-        if waits and promise_s is not None and now_s - self._arrived_s > promise_s:
-            # Missed already, though no first content has come: one that never comes must not look like none was late.
-            self._meter.ttft_missed += 1
-            self._ttft_promise_s = None
-        if self._exchange is None:
-            if now_s > self.quiet_until_s:  # it waits, and what there was to see has been seen
-                self.quiet_until_s = math.inf
-            return
-        wire_bytes = self._bytes_read()
-        if wire_bytes != self._progress_bytes:
-            self._progress_bytes = wire_bytes
-            self._progress_s = now_s
-        silent = now_s - self._progress_s > self._idle_s
-        if self._paused and silent:
-            self._end(Outcome.CLIENT_SLOW, self._counted_usage(), abandon=True)
-            self._connection.abort()
-        elif self._stream is not None and self._stream.done and now_s - self._progress_s > DONE_REAL_S * self._context.speed:
-            self._drop_exchange()
-            self.end(End.CUT, "")  # as if it had hung up: nothing is missing
-        elif silent or now_s - self._sent_s > self._total_s:
-            self._drop_exchange()
-            if self._open:
-                self._take_back()
-                self._broken("The engine did not go on in time.")
-            else:
-                self._failed(End.TIMEOUT, "")
-        elif self._ask.stream and not self._open and now_s > self._first_due_s and self._another():
-            self._drop_exchange()
-            self._try_elsewhere("The engine did not begin its answer in time.")
-
     def _another(self) -> bool:
         """There is a replica in routing that has not been tried, or another gateway, and a try left."""
         if self._retries >= RETRIES_MAX:
@@ -391,9 +344,3 @@ class Recovery(Ending, ABC):
         tried = (*self._tried, self._replica)
         routed = self._pool.routed
         return next((each.url for each in self._pool.roster.replicas if each.id in routed and each.id not in tried), "")
-
-    def streaming(self) -> tuple[str, float] | None:
-        """Its replica, and when that last sent something; None unless tokens should be coming."""
-        if self._exchange is None or not self._open or self._paused or self._stream is None:
-            return None
-        return self._replica, self._progress_s

@@ -17,13 +17,16 @@ from forebay.domain.shape import Shape, Usage
 from forebay.gateway.asking import UNASKED, asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.dialects import in_shape
+from forebay.gateway.doubting import UNKNOWN_HERE
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.lent import LEND_EVENTS, LentCall
 from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.moving import FAILURES
+from forebay.gateway.passed import PassedHead
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import ENGINE_ASKS_KEY, over_limit_reply, refusal_reply
+from forebay.gateway.routes import POSTS
 from forebay.gateway.several import Several
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ContinuedStream, ToldStream
@@ -64,8 +67,8 @@ class Call(LentCall):
         if stream:
             self._wants = _UNASKED
         pool = self._pool
-        if pool.lacking and self._ask.model in pool.adapters:
-            self._tried = pool.lacking.replicas(self._ask.model, pool.routed, now_s)
+        if pool.lacking:
+            self._tried = pool.lacking.replicas(self._known_as(), pool.routed, now_s)
         self._context.retries.arrived_total += 1
         if by_peer:  # counted where it came in
             if self._continues:
@@ -114,6 +117,8 @@ class Call(LentCall):
         if self._open:
             said = ANSWERS[effect.why].message
             self._truncate(f"The engine's answer broke off, and no other could go on with it: {said}", let_go=True)
+            return
+        if self._doubt is not None and self._says_doubted():
             return
         context = self._context
         self._over = True
@@ -167,8 +172,8 @@ class Call(LentCall):
         streams = passed.events and status == 200 and self._ask.stream
         # What other people's engines answer but an answer, such as that our key is wrong, is nobody's business but the operator's.
         no_answer = foreign and (status != 200 or not (streams if self._ask.stream else passed.json))
-        failed = status >= 500 or status in FAILURES or (self._open and not streams) or no_answer
-        failed = failed or (status == 404 and self._lacks_adapter())
+        failed = status >= 500 or status in FAILURES or 300 <= status < 400 or (self._open and not streams) or no_answer
+        failed = failed or (passed.odd and status == 200 and self._unfit(passed)) or (status == 404 and self._lacks_adapter())
         # What another gateway says is final: it has tried what there was to try. Unless it knows neither who asks nor for what.
         if (failed and (self._open or not self._pool.peer)) or (self._pool.peer and refused_a_stranger(head)):
             self._failure = head
@@ -189,9 +194,10 @@ class Call(LentCall):
     def answer(self, head: ResponseHead, body: bytes) -> None:
         """See `ports.ResponseSink`: what most requests that are no streams are answered with, in fewer steps."""
         exchange, pool = self._exchange, self._pool
-        if head.status == 200 and not (self._ask.stream or pool.foreign or pool.peer):
+        passed = self._context.passed_heads.of(head) if head.status == 200 and not (self._ask.stream or pool.foreign or pool.peer) else None
+        if passed is not None and not passed.odd:
             self._exchange = None
-            self._answer, self._passed = head, self._context.passed_heads.of(head)
+            self._answer, self._passed = head, passed
             self._wire_bytes += len(body)
             usage, aborted = self._look_at(body)
             if aborted:
@@ -204,6 +210,11 @@ class Call(LentCall):
         self.data(body, body, True, True)
         if self._exchange is exchange:  # else it was given up, and may be under way again
             self.end(_COMPLETE, "")
+
+    def _unfit(self, passed: PassedHead) -> bool:
+        """Whether what an engine of our own answers, and is neither JSON nor events, is none of what was asked for."""
+        route = POSTS[self._request.target.partition(b"?")[0]]
+        return not (self._pool.foreign or self._pool.peer) and (passed.html or (route.generates and not route.multipart))
 
     def _stream_of(self, head: ResponseHead) -> EventStream:
         """What takes this stream's reads."""
@@ -295,6 +306,8 @@ class Call(LentCall):
         self._begun_s = now_s
         self._pool.firsts.took(now_s - self._sent_s)
         self._context.desk.served(self._pool, self._replica, now_s)
+        if self._doubt is not None:
+            self._confirm()
         if self._emitted is not None:
             self._prepare(self._emitted)
         self._write_head(piece, None, self._request.modern)
@@ -359,6 +372,8 @@ class Call(LentCall):
         if head.status >= 400:
             outcome = Outcome.REFUSED_BY_ENGINE
             error = in_shape(head.status, body, self._request.target)
+            if head.status in UNKNOWN_HERE and self._doubts(head.status, body, error):
+                return
             if error is not None:
                 self._end(outcome, None)
                 self._refuse(error)
@@ -375,6 +390,8 @@ class Call(LentCall):
         if self._replica in self._pool.outliers.suspects:
             desk = self._context.desk
             desk.served(self._pool, self._replica, desk.now_s())
+        if self._doubt is not None and outcome is _COMPLETED:
+            self._confirm()
         self._end(outcome, usage)
         self._connection.finish(self._keep_alive)
 

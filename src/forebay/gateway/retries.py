@@ -29,11 +29,16 @@ class RetryBudget:
         size = f"{RETRY_BURST} at once" + (f", then one per {1 / RETRY_SHARE:.0f} requests that come" if RETRY_SHARE else "")
         return f"so many have failed that this gateway's budget of second tries is spent ({size}); ask again in some seconds"
 
-    def take(self) -> bool:
-        """Whether there may be another try."""
+    @property
+    def left(self) -> bool:
+        """Whether there may be another try, which is not taken yet."""
         self._held = min(RETRY_BURST, self._held + RETRY_SHARE * (self.arrived_total - self._seen))
         self._seen = self.arrived_total
-        if self._held < 1.0:
+        return self._held >= 1.0
+
+    def take(self) -> bool:
+        """Whether there may be another try."""
+        if not self.left:
             self.denied_total += 1
             return False
         self._held -= 1.0

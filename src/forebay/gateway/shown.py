@@ -98,6 +98,10 @@ class Shown:
         """Replicas out of routing, and ejections so far, by pool."""
         return [(pool.name, len(pool.outliers.out), pool.outliers.ejections_total) for pool in self.desk.pools.values()]
 
+    def asked_if_alive(self) -> Iterable[tuple[str, str, int]]:
+        """What replicas that owed whole answers were found to be, by pool."""
+        return [(pool.name, *found) for pool in self.desk.pools.values() for found in pool.silences.found.items()]
+
     def asking(self) -> Iterable[tuple[str, int]]:
         """Replicas that ask for a key, by pool: those that the controller keeps from us, too."""
         return [(pool.name, pool.roster.asking + len(pool.outliers.asking)) for pool in self.desk.pools.values()]

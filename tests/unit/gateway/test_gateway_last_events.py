@@ -5,9 +5,9 @@ import pytest
 from forebay.domain.shape import Usage
 from forebay.gateway.asking import Wants
 from forebay.gateway.emitted import Emitted
-from forebay.gateway.recovery import DONE_REAL_S
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ToldStream
+from forebay.gateway.watched import DONE_REAL_S
 
 STREAM = {"model": "llama", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": True}
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null,"token_ids":null}]}\n\n'

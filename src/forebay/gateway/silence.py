@@ -1,0 +1,167 @@
+"""Whether a replica has stopped working: one whose streams all get nothing has; of one that owes whole answers it is found out by asking.
+
+Nothing tells of the tokens of an answer that comes whole. Where one is overdue by far, its replica is asked for one token. An answer to
+that, tokens on its metrics page that grow meanwhile, or any other sign of life: it is slow, and lives. Where it is so full that even one
+token may have to wait for a place, and it has no such page, silence says nothing until answers are overdue that are as long as they may
+be. One that has answered nothing yet may be compiling.
+
+Looked at once a second, with nothing to keep on any other way; one owner.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from forebay.admission.outliers import Effect as Ejection
+from forebay.admission.spill import SpillAdmission
+
+if TYPE_CHECKING:
+    from forebay.gateway.pool_desk import Caller, PoolDesk
+
+OVERDUE_FACTOR: Final = 3.0
+"""An answer is overdue after so many times what is foreseen for it…"""
+OVERDUE_S_MIN: Final = 10.0
+"""…and so many world seconds…"""
+COLD_S_MIN: Final = 120.0
+"""…or so many where its replica has answered nothing yet…"""
+TOTAL_SHARE: Final = 0.5
+"""…and, where it may be very long, after this share of the longest time that it may take."""
+AGAIN_S: Final = 15.0
+"""A replica that lives is asked again after so long, world seconds, as long as something is overdue there; twice as long each time, to…"""
+AGAIN_S_MAX: Final = 300.0
+
+ALIVE: Final = "alive"
+HUNG: Final = "hung"
+UNSURE: Final = "unsure"
+
+
+class Listen:
+    """Ask this replica for a token of its own, and say by `desk.Desk.listened` what came of it."""
+
+    __slots__ = ("clear_in_s", "replica", "target")
+
+    def __init__(self, replica: str, target: bytes, clear_in_s: float) -> None:
+        """``target``: of what is overdue. ``clear_in_s``: in how many world seconds the prompts before it are prefilled."""
+        self.replica, self.target, self.clear_in_s = replica, target, clear_in_s
+
+
+class _Watch:
+    """Of one replica where something is overdue."""
+
+    __slots__ = ("again_s", "alive", "asked_s", "asking", "waits_s")
+
+    def __init__(self) -> None:
+        self.asking = self.alive = False
+        """It is being asked. It has given a sign of life since."""
+        self.asked_s = self.again_s = 0.0
+        self.waits_s = AGAIN_S
+
+
+class Silences:
+    """The replicas of one pool; bounded by its roster."""
+
+    __slots__ = ("_last_s", "_watched", "found", "targets")
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watch] = {}
+        self._last_s: dict[str, float] = {}
+        """When streams there last got something, as of the last look."""
+        self.found = {ALIVE: 0, HUNG: 0, UNSURE: 0}
+        """What replicas that were asked were found to be."""
+        self.targets: dict[str, bytes] = {}
+        """What those that were ejected did not answer: probes ask them that."""
+
+    def look(self, pool: "PoolDesk", now_s: float) -> tuple[list[Ejection], list[Listen]]:
+        """Once a second: replicas that have stalled, and those to be asked."""
+        last_s: dict[str, float] = {}
+        overdue: dict[str, Caller] = {}
+        alone = len(pool.routed) < 2
+        for call in pool.calls.values():
+            if call.quiet_until_s > now_s:
+                continue
+            owed = call.streaming()
+            if owed is not None:
+                if owed[1] > last_s.get(owed[0], 0.0):
+                    last_s[owed[0]] = owed[1]
+            elif not alone and (replica := call.owes_whole()) and replica not in overdue and self._overdue(pool, call, replica, now_s):
+                overdue[replica] = call
+        self._last_s = last_s
+        ejections: list[Ejection] = []
+        for replica, at_s in last_s.items():
+            if now_s - at_s > pool.stall_s:
+                why = f"none of its streams got a token for {now_s - at_s:.0f} s"
+                ejections += pool.outliers.stalled(replica, why, now_s)
+        return ejections, self._to_ask(pool, overdue, now_s) if overdue or self._watched or self.targets else []
+
+    def alive(self, replica: str) -> None:
+        """It has answered something."""
+        watch = self._watched.get(replica)
+        if watch is not None:
+            watch.alive = True
+
+    def wrong(self, pool: "PoolDesk", replica: str, target: bytes, why: str, now_s: float) -> list[Ejection]:
+        """It was asked at ``target``, and does not serve what it was attached for."""
+        effects = pool.outliers.wrong(replica, why, now_s)
+        if effects:
+            self.targets[replica] = target
+        return effects
+
+    def heard(self, pool: "PoolDesk", replica: str, target: bytes, answered: bool, computed: bool | None, now_s: float) -> list[Ejection]:
+        """What came of asking: whether it ``answered``, and ``computed`` meanwhile (None: it doesn't tell)."""
+        watch = self._watched.get(replica)
+        if watch is None or not watch.asking:
+            return []
+        watch.asking = False
+        watch.again_s = now_s + watch.waits_s
+        watch.waits_s = min(AGAIN_S_MAX, 2 * watch.waits_s)
+        found = self._finding(pool, replica, watch, answered, computed, now_s)
+        self.found[found] += 1
+        if found != HUNG:
+            return []
+        overdue = sum([call.owes_whole() == replica for call in pool.calls.values()])
+        what = "1 whole answer is" if overdue == 1 else f"{overdue} whole answers are"
+        tokens = "" if computed is None else ", and its metrics count none"
+        asked = f"a request for one token got nothing for {now_s - watch.asked_s:.0f} s{tokens}"
+        effects = pool.outliers.stalled(replica, f"{what} due from it, and it gives no sign of life: {asked}", now_s)
+        if effects:
+            self.targets[replica] = target
+        return effects
+
+    def _finding(self, pool: "PoolDesk", replica: str, watch: _Watch, answered: bool, computed: bool | None, now_s: float) -> str:
+        if answered or computed or watch.alive or self._last_s.get(replica, 0.0) > watch.asked_s:
+            return ALIVE
+        admission = pool.admission
+        if computed is None and not isinstance(admission, SpillAdmission) and admission.crowded(replica, now_s)[0]:
+            calls = pool.calls.values()
+            surely = any(call.owes_whole() == replica and self._overdue(pool, call, replica, now_s, longest=True) for call in calls)
+            return HUNG if surely else UNSURE
+        return HUNG
+
+    def _overdue(self, pool: "PoolDesk", call: "Caller", replica: str, now_s: float, *, longest: bool = False) -> bool:
+        sent_s, last_s, total_s = call.sent()
+        passed_s = now_s - last_s
+        admission = pool.admission
+        if passed_s < OVERDUE_S_MIN or isinstance(admission, SpillAdmission):
+            return False
+        if passed_s < COLD_S_MIN and not pool.outliers.proven(replica):
+            return False
+        foreseen_s = admission.ends_s(call.ticket, max(pool.step_s, pool.token_times.most_s), longest=longest) - sent_s
+        return passed_s > min(OVERDUE_FACTOR * foreseen_s, TOTAL_SHARE * total_s)
+
+    def _to_ask(self, pool: "PoolDesk", overdue: dict[str, "Caller"], now_s: float) -> list[Listen]:
+        listed = {replica.id for replica in pool.roster.replicas}
+        for replica in [replica for replica in self.targets if replica not in listed]:
+            del self.targets[replica]
+        for replica in [replica for replica, watch in self._watched.items() if replica not in overdue and not watch.asking]:
+            del self._watched[replica]
+        asked = []
+        for replica, call in overdue.items():
+            watch = self._watched.get(replica)
+            if watch is None:
+                watch = self._watched[replica] = _Watch()
+            if watch.asking or now_s < watch.again_s or replica not in pool.routed:
+                continue
+            watch.asking, watch.alive, watch.asked_s = True, False, now_s
+            pool.outliers.watch(replica)
+            admission = pool.admission
+            clear_in_s = 0.0 if isinstance(admission, SpillAdmission) else admission.crowded(replica, now_s)[1]
+            asked.append(Listen(replica, call.asked_for(), clear_in_s))
+        return asked
