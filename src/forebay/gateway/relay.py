@@ -213,8 +213,8 @@ class Call(LentCall):
 
     def _unfit(self, passed: PassedHead) -> bool:
         """Whether what an engine of our own answers, and is neither JSON nor events, is none of what was asked for."""
-        route = POSTS[self._request.target.partition(b"?")[0]]
-        return not (self._pool.foreign or self._pool.peer) and (passed.html or (route.generates and not route.multipart))
+        route, ours = POSTS[self._request.target.partition(b"?")[0]], not (self._pool.foreign or self._pool.peer)
+        return ours and (passed.html or (route.generates and not route.multipart))
 
     def _stream_of(self, head: ResponseHead) -> EventStream:
         """What takes this stream's reads."""
@@ -227,8 +227,8 @@ class Call(LentCall):
             return EventStream(head.chunked, modern, wants.usage)
         stop = ask.stop
         stops = Stops([stop] if isinstance(stop, str) else stop, bool(ask.include_stop_str_in_output)) if stop else None
-        shape = self._estimate
-        self._emitted = Emitted(stops, Several(shape.prompts, shape.sequences) if shape.sequences > 1 else None)
+        several = self._estimate.sequences > 1
+        self._emitted = Emitted(stops, Several(self._estimate.prompts, self._estimate.sequences) if several else None)
         return ToldStream(head.chunked, modern, wants, self._emitted)
 
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
@@ -319,9 +319,9 @@ class Call(LentCall):
         """Before the body is let go: how the answer would be continued."""
         pool = self._pool
         known = pool.context_tokens if pool.context_tokens < UNKNOWN_CONTEXT_TOKENS else None
-        sequences = self._estimate.sequences
         target = self._target.partition(b"?")[0]
-        made = plan(self._body, target, self._ask, known, sequences) if pool.engine.tells_ids else "its pool says so"
+        tells = pool.engine.tells_ids
+        made = plan(self._body, target, self._ask, known, self._estimate.sequences) if tells else "its pool says so"
         if isinstance(made, str):
             emitted.forget(made)
         else:

@@ -28,7 +28,7 @@ from forebay.gateway.failures import Failures
 from forebay.gateway.families import registry
 from forebay.gateway.heads import content_type
 from forebay.gateway.http import ClientConnection, HttpServer
-from forebay.gateway.identity import UNAUTHORIZED, Identity
+from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
 from forebay.gateway.latencies import Latencies
 from forebay.gateway.lending import Lending
