@@ -61,14 +61,19 @@ class Books:
             return False
         return self._pump.has_room(Ticket(0, lane, Account("", 1.0), shape, now_s), now_s)
 
-    def ends_s(self, ticket: int, token_s: float, *, longest: bool = False) -> float:
-        """When the answer of a dispatched request is foreseen to be whole, where each of its tokens takes ``token_s``.
+    def foreseen_work(self, ticket: int, *, longest: bool = False) -> tuple[float, int, float]:
+        """Of a dispatched request: the seconds to the end of its prefill, the tokens that takes, and the steps of its decode after it.
 
-        ``longest``: where it is as long as it may be.
+        ``longest``: where its answer is as long as it may be.
         """
         entry = self._running(ticket)
         tokens = entry.output_max if longest and entry.output_max else entry.expected
-        return entry.prefilled_s + tokens / entry.sequences * token_s
+        return entry.prefilled_s - entry.dispatched_s, entry.uncached, tokens / entry.sequences
+
+    @property
+    def prefill_is_known(self) -> bool:
+        """Whether a profile tells at which pace prompts are prefilled."""
+        return all(replica.capacity.paced for replica in self._replicas.listed)
 
     def crowded(self, replica: str, now_s: float) -> tuple[bool, float]:
         """Whether one request more may have to wait for a place inside ``replica``, and in how many seconds prompts there are prefilled."""

@@ -221,6 +221,9 @@ class Outliers:
         assert self.suspects <= self._records.keys(), "a replica that left is suspected"
         for replica, record in self._records.items():
             assert record.failures < FAILURES_IN_A_ROW, f"{replica} has failed often enough, and nothing came of it"
+            assert record.proven or record.out_until_s is not None or replica in self.suspects, (
+                f"nobody will hear of {replica}'s first answer"
+            )
             assert not record.probing or record.out_until_s is not None, f"{replica} is probed though it is in routing"
             assert not record.gone or record.out_until_s is not None, f"{replica} is gone though it is in routing"
             assert record.gone or not record.locked, f"{replica} asks for a key, and counts as one that answers wrong"

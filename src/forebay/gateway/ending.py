@@ -42,7 +42,8 @@ class Ending(Recorded):
             if usage.exact and pool.should_learn():
                 desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._estimate.sequences, self.sized)
                 pool.errors.observe(self._estimate, usage)
-                pool.token_times.answered(now_s - self._sent_s, usage.output_tokens // self._estimate.sequences)
+                if not self._ask.stream:
+                    pool.took_whole(self.ticket, now_s - self._sent_s, usage.output_tokens // self._estimate.sequences)
         if outcome is _TRUNCATED and self._open:
             meter.itl_missed += 1
         self._body = b""

@@ -1,4 +1,4 @@
-"""How long replicas take to begin their answers, and for a token of them, as measured: one that takes much longer has hung.
+"""How long replicas take to begin their answers, and to give whole ones, as measured: one that takes much longer has hung.
 
 A running mean and mean deviation, as TCP keeps of its round trips (RFC 6298, alpha 1/8, beta 1/4, K = 4).
 """
@@ -11,12 +11,12 @@ FIRST_S_MIN = 5.0
 """…and so many world seconds."""
 
 
-TOKENS_MIN: Final = 16
-"""Of shorter answers most of the time is their prompt's."""
+SHORT_S: Final = 1.0
+"""What is foreseen to be over sooner says nothing: HTTP takes as long."""
 
 
 class Measured:
-    """World seconds that something takes."""
+    """World seconds that something takes, or a multiple of what was foreseen."""
 
     __slots__ = ("_deviation_s", "_mean_s")
 
@@ -47,12 +47,16 @@ class FirstContents(Measured):
         return max(FIRST_S_MIN, FIRST_TTFT_FACTOR * ttft_s, 2 * self.most_s)
 
 
-class TokenTimes(Measured):
-    """From sending to the end, for each token of one sequence, of one pool's answers."""
+class Overruns(Measured):
+    """How much longer than foreseen whole answers take, over the tokens that they turned out to have, of one pool."""
 
     __slots__ = ()
 
-    def answered(self, seconds: float, tokens: int) -> None:
-        """An answer of so many tokens took so long."""
-        if tokens >= TOKENS_MIN:
-            self.took(seconds / tokens)
+    def answered(self, seconds: float, foreseen_s: float) -> None:
+        """One took so long."""
+        self.took(seconds / (foreseen_s + SHORT_S))
+
+    @property
+    def factor(self) -> float:
+        """What hardly any takes longer than, as a multiple of what is foreseen."""
+        return max(1.0, self.most_s)

@@ -12,7 +12,7 @@ from forebay.admission.spill import SpillAdmission
 from forebay.domain.profile import Profile
 from forebay.domain.roster import RosterPool
 from forebay.engine.steptime import step_s
-from forebay.gateway.firsts import FirstContents, TokenTimes
+from forebay.gateway.firsts import FirstContents, Overruns
 from forebay.gateway.lacking import Lacking
 from forebay.gateway.meters import TierMeter
 from forebay.gateway.shape_errors import ShapeErrors
@@ -36,6 +36,8 @@ STALL_S_MIN = 5.0
 """…if that is at least so long (world seconds)…"""
 STALL_S_UNKNOWN = 30.0
 """…and where no profile says how long a step takes."""
+PREFILL_TOKENS_PER_S_MIN: Final = 250.0
+"""At this pace prompts are prefilled where no profile tells: as on a CPU."""
 STEP_S_UNKNOWN = 0.1
 """There a token is taken to take so long, until it was measured."""
 
@@ -101,8 +103,8 @@ class Caller(Ticketed, ABC):
         """The replica that owes it an answer which comes whole, and has not begun; empty: none."""
 
     @abstractmethod
-    def sent(self) -> tuple[float, float, float]:
-        """Of one that holds a permit: when it was sent, when something was last read of its answer, and how long it may take in all."""
+    def last_read(self) -> tuple[float, float]:
+        """Of one that holds a permit: when something was last read of its answer, or it was sent, and how long it may take in all."""
 
     @abstractmethod
     def asked_for(self) -> bytes:
@@ -141,6 +143,7 @@ class PoolDesk:
         "model",
         "name",
         "outliers",
+        "overruns",
         "peer",
         "region",
         "roster",
@@ -150,7 +153,6 @@ class PoolDesk:
         "sizing",
         "stall_s",
         "step_s",
-        "token_times",
         "ways",
     )
 
@@ -195,7 +197,7 @@ class PoolDesk:
         self.errors = ShapeErrors()
         self.sizing = Sizing(pool.estimate)
         self.firsts = FirstContents()
-        self.token_times = TokenTimes()
+        self.overruns = Overruns()
         self.outliers = Outliers()
         self.silences = Silences()
         longest_s = _longest_step_s(pool.profile)
@@ -230,6 +232,20 @@ class PoolDesk:
     def asks_key(self) -> bool:
         """Nothing of it is in routing, and engines of it ask for a key: that is why."""
         return not self.routed and bool(self.roster.asking or self.outliers.asking)
+
+    def foreseen_s(self, admission: Admission, ticket: int, *, longest: bool = False, steps: float | None = None) -> tuple[float, float]:
+        """Of a dispatched request, by the roster and the profile: for its prompt, with those before it, and for its tokens (``steps``)."""
+        prefill_s, tokens, expected_steps = admission.foreseen_work(ticket, longest=longest)
+        if not admission.prefill_is_known:
+            prefill_s = max(prefill_s, tokens / PREFILL_TOKENS_PER_S_MIN)
+        return prefill_s, (expected_steps if steps is None else steps) * self.step_s
+
+    def took_whole(self, ticket: int, seconds: float, output_tokens: int) -> None:
+        """An answer that came whole took so long."""
+        admission = self.admission
+        if not isinstance(admission, SpillAdmission):
+            prefill_s, decode_s = self.foreseen_s(admission, ticket, steps=output_tokens)
+            self.overruns.answered(seconds, prefill_s + decode_s)
 
     def should_learn(self) -> bool:
         """Whether the next finished request teaches the estimator: all at first, then a sample, which teaches the same for less."""

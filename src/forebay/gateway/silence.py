@@ -10,6 +10,7 @@ Looked at once a second, with nothing to keep on any other way; one owner.
 
 from typing import TYPE_CHECKING, Final
 
+from forebay.admission.machine import Admission
 from forebay.admission.outliers import Effect as Ejection
 from forebay.admission.spill import SpillAdmission
 
@@ -24,8 +25,11 @@ COLD_S_MIN: Final = 120.0
 """…or so many where its replica has answered nothing yet…"""
 TOTAL_SHARE: Final = 0.5
 """…and, where it may be very long, after this share of the longest time that it may take."""
+QUIET_FACTOR: Final = 2.0
+"""One that does not answer is hung once there was no sign of life for so many times the longest prefill that it owes, in which it counts
+no tokens; and where it counts none for us to see, the longest answer: it may work at fewer than it is sent, one after the other."""
 AGAIN_S: Final = 15.0
-"""A replica that lives is asked again after so long, world seconds, as long as something is overdue there; twice as long each time, to…"""
+"""It is asked again after so long, world seconds, as long as something is overdue there; where it lives twice as long each time, to…"""
 AGAIN_S_MAX: Final = 300.0
 
 ALIVE: Final = "alive"
@@ -46,12 +50,14 @@ class Listen:
 class _Watch:
     """Of one replica where something is overdue."""
 
-    __slots__ = ("again_s", "alive", "asked_s", "asking", "waits_s")
+    __slots__ = ("again_s", "alive", "asked_s", "asking", "lived_s", "waits_s")
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         self.asking = self.alive = False
-        """It is being asked. It has given a sign of life since."""
+        """It is being asked. It has given a sign of life since the last look."""
         self.asked_s = self.again_s = 0.0
+        self.lived_s = now_s
+        """When it gave the last one, as of the last look."""
         self.waits_s = AGAIN_S
 
 
@@ -111,9 +117,11 @@ class Silences:
             return []
         watch.asking = False
         watch.again_s = now_s + watch.waits_s
-        watch.waits_s = min(AGAIN_S_MAX, 2 * watch.waits_s)
         found = self._finding(pool, replica, watch, answered, computed, now_s)
         self.found[found] += 1
+        if found == ALIVE:
+            watch.lived_s = now_s
+            watch.waits_s = min(AGAIN_S_MAX, 2 * watch.waits_s)
         if found != HUNG:
             return []
         overdue = sum([call.owes_whole() == replica for call in pool.calls.values()])
@@ -126,25 +134,36 @@ class Silences:
         return effects
 
     def _finding(self, pool: "PoolDesk", replica: str, watch: _Watch, answered: bool, computed: bool | None, now_s: float) -> str:
-        if answered or computed or watch.alive or self._last_s.get(replica, 0.0) > watch.asked_s:
+        lived_s = max(watch.lived_s, self._last_s.get(replica, 0.0))
+        if answered or computed or watch.alive or lived_s > watch.asked_s:
             return ALIVE
         admission = pool.admission
-        if computed is None and not isinstance(admission, SpillAdmission) and admission.crowded(replica, now_s)[0]:
-            calls = pool.calls.values()
-            surely = any(call.owes_whole() == replica and self._overdue(pool, call, replica, now_s, longest=True) for call in calls)
-            return HUNG if surely else UNSURE
+        assert not isinstance(admission, SpillAdmission)
+        owed = [call for call in pool.calls.values() if call.owes_whole() == replica]
+        works = [self._foreseen(pool, admission, call) for call in owed]
+        quiet_s = max([prefill_s + (decode_s if computed is None else 0.0) for prefill_s, decode_s in works], default=0.0)
+        if now_s - lived_s < QUIET_FACTOR * quiet_s:
+            return UNSURE
+        if computed is None and admission.crowded(replica, now_s)[0]:
+            return HUNG if any(self._overdue(pool, call, replica, now_s, longest=True) for call in owed) else UNSURE
         return HUNG
 
+    def _foreseen(self, pool: "PoolDesk", admission: Admission, call: "Caller", *, longest: bool = False) -> tuple[float, float]:
+        """For its prompt and for its tokens, corrected by what was measured of others."""
+        prefill_s, decode_s = pool.foreseen_s(admission, call.ticket, longest=longest)
+        factor = pool.overruns.factor
+        return max(factor * prefill_s, pool.firsts.most_s), factor * decode_s
+
     def _overdue(self, pool: "PoolDesk", call: "Caller", replica: str, now_s: float, *, longest: bool = False) -> bool:
-        sent_s, last_s, total_s = call.sent()
+        last_s, total_s = call.last_read()
         passed_s = now_s - last_s
         admission = pool.admission
         if passed_s < OVERDUE_S_MIN or isinstance(admission, SpillAdmission):
             return False
         if passed_s < COLD_S_MIN and not pool.outliers.proven(replica):
             return False
-        foreseen_s = admission.ends_s(call.ticket, max(pool.step_s, pool.token_times.most_s), longest=longest) - sent_s
-        return passed_s > min(OVERDUE_FACTOR * foreseen_s, TOTAL_SHARE * total_s)
+        prefill_s, decode_s = self._foreseen(pool, admission, call, longest=longest)
+        return passed_s > min(OVERDUE_FACTOR * (prefill_s + decode_s), TOTAL_SHARE * total_s)
 
     def _to_ask(self, pool: "PoolDesk", overdue: dict[str, "Caller"], now_s: float) -> list[Listen]:
         listed = {replica.id for replica in pool.roster.replicas}
@@ -156,11 +175,13 @@ class Silences:
         for replica, call in overdue.items():
             watch = self._watched.get(replica)
             if watch is None:
-                watch = self._watched[replica] = _Watch()
+                watch = self._watched[replica] = _Watch(now_s)
+            if watch.alive:
+                watch.alive, watch.lived_s = False, now_s
+            pool.outliers.watch(replica)
             if watch.asking or now_s < watch.again_s or replica not in pool.routed:
                 continue
-            watch.asking, watch.alive, watch.asked_s = True, False, now_s
-            pool.outliers.watch(replica)
+            watch.asking, watch.asked_s = True, now_s
             admission = pool.admission
             clear_in_s = 0.0 if isinstance(admission, SpillAdmission) else admission.crowded(replica, now_s)[1]
             asked.append(Listen(replica, call.asked_for(), clear_in_s))

@@ -73,9 +73,9 @@ class Watched(Recovery):
             return ""
         return self._replica
 
-    def sent(self) -> tuple[float, float, float]:
+    def last_read(self) -> tuple[float, float]:
         """See `pool_desk.Caller`."""
-        return self._sent_s, self._progress_s, self._total_s
+        return self._progress_s, self._total_s
 
     def asked_for(self) -> bytes:
         """See `pool_desk.Caller`."""

@@ -35,6 +35,32 @@ def test_a_stall_ejects_at_once():
     assert _pool("a", "b").stalled("a", "silent", 0.0) == [Eject("a", "silent", EJECT_S, stalled=True)]
 
 
+def test_one_that_was_asked_and_is_something_else_is_out_at_once_and_keeps_what_it_streams():
+    assert _pool("a", "b").wrong("a", "404", 0.0) == [Eject("a", "404", EJECT_S, stalled=False)]
+    outliers = _pool("a", "b")
+    outliers.stalled("b", "silent", 0.0)
+    assert outliers.wrong("a", "404", 0.0) == [], "half of them are out"
+
+
+def test_a_first_answer_is_news_and_later_ones_only_of_what_failed_or_is_watched():
+    outliers = _pool("a", "b")
+    assert outliers.suspects == {"a", "b"}
+    assert not outliers.proven("a")
+    outliers.good("a", 0.0)
+    assert (outliers.suspects, outliers.proven("a"), outliers.proven("nobody")) == ({"b"}, True, False)
+    outliers.watch("a")
+    outliers.watch("nobody")
+    assert outliers.suspects == {"a", "b"}
+    outliers.good("a", 1.0)
+    outliers.stalled("a", "silent", 2.0)
+    outliers.watch("a")
+    assert outliers.suspects == {"b"}
+    outliers.advance(2.0 + EJECT_S)
+    outliers.probed("a", True, 2.0 + EJECT_S)
+    outliers.check()
+    assert outliers.suspects == {"b"}, "it has answered before, and the probe"
+
+
 def test_no_more_than_half_of_a_pool_is_out_and_a_pool_of_one_never():
     outliers = _pool("a", "b", "c")
     assert len(_fail(outliers, "a", 0.0)) == 1
@@ -213,6 +239,14 @@ class Ejections(RuleBasedStateMachine):
     @rule(replica=replicas)
     def stalled(self, replica):
         self.take(self.outliers.stalled(replica, "silent", self.now_s))
+
+    @rule(replica=replicas)
+    def wrong(self, replica):
+        self.take(self.outliers.wrong(replica, "404", self.now_s))
+
+    @rule(replica=replicas)
+    def watch(self, replica):
+        self.outliers.watch(replica)
 
     @rule(replicas=st.sets(replicas, min_size=1))
     def roster(self, replicas):

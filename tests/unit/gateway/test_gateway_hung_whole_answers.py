@@ -5,12 +5,13 @@ import asyncio
 import msgspec
 import pytest
 from emulated_fleet import CAPACITY, PROFILE, body, errors, fleet
+from gateway_values import CAPACITY as GATEWAY_CAPACITY
 from gateway_values import SPEC
 
 from forebay.admission.outliers import EJECT_S
 from forebay.gateway.prober import PROBE_REAL_S
 from forebay.gateway.silence import AGAIN_S, ALIVE, COLD_S_MIN, HUNG, OVERDUE_S_MIN, UNSURE
-from forebay.spec.types import Limits
+from forebay.spec.types import Limits, Model
 
 SOON_S = OVERDUE_S_MIN + PROBE_REAL_S + 3
 """By then a replica that hangs is out: an answer is overdue, a token is waited for, and a sweep each."""
@@ -162,6 +163,62 @@ def test_one_whose_places_are_all_taken_by_long_answers_lives(world, one_slot, p
         assert found(front)[ALIVE if page else UNSURE] > 0
 
     world(test, one_place, one_place, capacity=one_slot)
+
+
+def test_one_that_answers_in_turn_what_it_is_sent_and_tells_nothing_of_it_lives(world):
+    """As Ollama on a CPU: the gateway knows neither how many it works at, nor how fast, and a token more waits for its turn."""
+    turns = {}
+
+    async def in_turn(seen, answer):
+        if b"/metrics" in seen.line:
+            answer.json(404, {})
+            return
+        async with turns.setdefault(answer.transport.get_extra_info("sockname"), asyncio.Lock()):
+            if not answer.gone.is_set():
+                await asyncio.sleep(20.0)
+                answer.json(200, {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 10}})
+
+    async def test(front):
+        first = [asyncio.ensure_future(front.ask(whole(300))) for _ in range(16)]
+        await asyncio.sleep(100.0)
+        assert front.gateway.desk.pools["chat"].overruns.factor > 10, "it is learned that they take long"
+        answers = await asyncio.gather(*first)
+        assert {answer.status for answer in answers} == {200}
+        assert front.clock.now_s() >= 160
+        assert (events(front, "replica_ejected"), found(front)[HUNG]) == ([], 0)
+
+    unpaced = msgspec.structs.replace(GATEWAY_CAPACITY, paced=False)
+    world(test, in_turn, in_turn, capacity=unpaced)
+
+
+def test_one_at_a_long_prompt_that_counts_no_token_of_it_lives(world):
+    """vLLM counts a prompt when it is prefilled; where no profile tells the pace, that may take long, and short ones wait behind it."""
+
+    async def prefills(seen, answer):
+        if b"/metrics" in seen.line:
+            lines = b"vllm:generation_tokens_total 7\n"
+            answer.raw(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(lines), lines))
+            return
+        await asyncio.sleep(0.1 if len(seen.body) < 9000 and not busy else 150.0)
+        if not answer.gone.is_set():
+            answer.json(200, {"choices": [], "usage": {"prompt_tokens": len(seen.body) // 4, "completion_tokens": 2}})
+
+    busy = []
+
+    async def test(front):
+        for _ in range(70):
+            await front.ask(whole(2))
+        busy.append(True)
+        large = [asyncio.ensure_future(front.ask(whole(2, prompt="x" * 120_000))) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        answers = await asyncio.gather(*large, *[front.ask(whole(2)) for _ in range(4)])
+        assert {answer.status for answer in answers} == {200}
+        assert (events(front, "replica_ejected"), found(front)[HUNG]) == ([], 0)
+        assert found(front)[UNSURE] > 0
+
+    capacity = msgspec.structs.replace(GATEWAY_CAPACITY, kv_tokens=200_000, prefill_tokens=200_000, context_tokens=100_000, paced=False)
+    spec = msgspec.structs.replace(SPEC, models=(Model("llama", 100_000),))
+    world(test, prefills, prefills, capacity=capacity, spec=spec)
 
 
 def test_a_full_one_that_hangs_is_found_without_a_page_once_its_longest_answer_is_overdue():
