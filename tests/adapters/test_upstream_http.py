@@ -361,6 +361,18 @@ def test_fetch_collects_and_tries_a_stale_connection_again():
     with_engine(test, says(OK + b"ok"))
 
 
+def test_fetch_keeps_the_end_of_what_is_longer_than_was_asked_for():
+    async def test(upstream, engine):
+        status, body = await fetch(upstream, engine.url, GET, 1000, 1.0, only_end=True)
+        assert status == 200
+        assert whole.endswith(body)
+        assert 1000 <= len(body) <= 2000 + 64 * 1024
+        assert await fetch(upstream, engine.url, GET, len(whole), 1.0) == (200, whole)
+
+    whole = b"".join(b"%d " % number for number in range(100_000))
+    with_engine(test, says(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(whole), whole)))
+
+
 def test_fetch_says_how_it_failed():
     async def test(upstream, engine):
         with pytest.raises(FetchFailed) as failed:

@@ -4,11 +4,12 @@ import asyncio
 
 import msgspec
 import pytest
-from background_engine import ASK, TARGET, USAGE, Keeper
+from background_engine import ASK, TARGET, USAGE, Keeper, streamed
 from emulated_fleet import CAPACITY, fleet
 
 from forebay.domain.usage import OUTPUT, PROMPT, How
 from forebay.gateway import watching
+from forebay.gateway.whole import HELD_BYTES_MAX
 
 
 @pytest.fixture
@@ -453,3 +454,46 @@ def test_an_emulated_engine_is_free_again_when_the_permit_is(way):
         assert world.meter.output_tokens == (1500 if way == "leave" else 0)
 
     fleet(test)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_body_too_large_to_be_held_goes_on_in_the_background_too(world, spec, seen, leaves):
+    """Whether ``background`` stands where it was looked at or not: the engine says so."""
+
+    async def test(front):
+        first = {"model": "llama", **({"background": True} if seen else {})}
+        body = {**first, "input": "x" * 30_000, "background": True, "stream": leaves}
+        client = await front.client()
+        client.send(TARGET, body)
+        if leaves:
+            await front.sleep(0.5)
+            client.close()
+        else:
+            assert (await client.read()).json()["status"] == "queued"
+        await front.sleep(20.0)
+        assert (front.permits, len(keeper.kept)) == (1, 1)
+        keeper.over()
+        await front.sleep(5.0)
+        assert (front.permits, used(front)) == (0, ({"COMPLETED": 1}, 7, 20))
+
+    keeper = Keeper(first=streamed() if leaves else None)
+    limits = msgspec.structs.replace(spec.limits, body_bytes_max=4096, streamed_body_bytes_max=1_000_000)
+    world(test, keeper, limits=limits)
+
+
+def test_a_first_answer_too_long_to_be_held_is_watched(world):
+    async def first(keeper, seen, answer):
+        made = keeper.made(seen)
+        answer.json(200, {"id": made["id"], "instructions": "x" * (HELD_BYTES_MAX + 1), **made})
+
+    async def test(front):
+        assert (await front.ask(ASK, target=TARGET)).json()["status"] == "queued"
+        await front.sleep(20.0)
+        assert front.permits == 1
+        keeper.over()
+        await front.sleep(5.0)
+        assert (front.permits, used(front)) == (0, ({"COMPLETED": 1}, 7, 20))
+
+    keeper = Keeper(first=first)
+    world(test, keeper)
