@@ -30,14 +30,14 @@ class Caller:
     __slots__ = ("allowed", "holding", "residency", "team", "tier")
 
     def __init__(
-        self, team: str, tier: Tier, allowed: dict[str, Tier], holding: Holding | None = None, residency: tuple[str, ...] = ()
+        self, team: str, tier: Tier, allowed: dict[str, Tier], residency: tuple[str, ...] = (), holding: Holding | None = None
     ) -> None:
         """``allowed``: tiers that ``service_tier`` may choose: those the team may use, of the key's own rank or lower.
 
         ``holding``: what the team's bodies that are held are counted in; None: no team has to be kept from taking another's room.
-        ``residency``: regions; empty: any.
         """
         self.residency = residency
+        """Regions; empty: any."""
         self.team = team
         self.tier = tier
         self.allowed = allowed
@@ -89,8 +89,8 @@ class Identity:
         """Each tier as it is promised to this team, which may have a promise of its own."""
         tier = self._spec.tier(name, team)
         lower = [other.name for other in self._tiers if other.rank >= tier.rank and (not tiers or other.name in tiers)]
-        promised = {other: self._spec.tier(other, team) for other in (*lower, name)}
-        return Caller(team, tier, promised, self.holdings.get(team), residency)
+        allowed = {other: self._spec.tier(other, team) for other in (*lower, name)}
+        return Caller(team, tier, allowed, residency, self.holdings.get(team))
 
 
 def told_tier(asked: str, tier: Tier) -> str:

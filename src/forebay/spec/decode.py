@@ -9,7 +9,7 @@ from forebay.spec.fields import ROOT, TEAM_FILE
 from forebay.spec.formats import DAY_NAMES, DAY_S
 from forebay.spec.long_context import check_long_context
 from forebay.spec.overflow import check_overflow, check_residency
-from forebay.spec.pools import Known, build_pool, check_adapters, check_urls
+from forebay.spec.pools import Known, build_pool, check_adapters, check_reached, check_urls
 from forebay.spec.problems import BadSpec, Place, Problem, Problems
 from forebay.spec.profiles import build_hardware, build_models, build_profiles
 from forebay.spec.records import Got, Record
@@ -87,6 +87,7 @@ def _build(root: Got, files: Mapping[str, Got], shipped: Mapping[str, Profile], 
     _check_whole(root, spec, problems)
     check_overflow(spec, written, problems)
     check_long_context(spec, written, problems)
+    check_reached(spec, written, problems)
     for file in (root, *files.values()):
         check_residency(spec, file.get("teams", {}), problems)
     _check_speed(root, spec, written, problems)

@@ -13,7 +13,7 @@ from forebay.spec.overflow import build_overflow
 from forebay.spec.problems import Problems, quoted
 from forebay.spec.profiles import on_hardware
 from forebay.spec.records import Got, Item
-from forebay.spec.types import EngineKind, Estimate, Hardware, Pool, Scaling, Slo
+from forebay.spec.types import EngineKind, Estimate, Hardware, Pool, Scaling, Slo, Spec
 
 _ATTACHED_TOO = frozenset({"metrics", "health", "continue", "abort_by_id", "key_env", "key_file"})
 """Engine settings that make sense for engines that already run."""
@@ -40,6 +40,7 @@ def build_pool(name: str, got: Got, known: Known, problems: Problems) -> Pool:
         **got.record_of("routing").filled(),
         "labels": tuple(sorted(got.get("labels", {}).items())),
     }
+    values["region"] = got.get("region", "")
     values["adapters"] = tuple(item.value for item in got.get("adapters", ()))
     slo = Slo(**got.record_of("slo").filled())
     overflow = build_overflow(got, problems)
@@ -208,6 +209,28 @@ def check_urls(pools: Mapping[str, Got], problems: Problems) -> None:
                 problems.add(item.place, quoted(url), "each engine once", f"it is in {seen[engine]} already")
             if engine:
                 seen.setdefault(engine, item.place.path)
+
+
+def check_reached(spec: Spec, pools: Mapping[str, Got], problems: Problems) -> None:
+    """Report a pool to which nothing could ever be sent, since another one serves its model to everybody whom it could serve.
+
+    Requests name a model, and of the pools that serve it go to the first that is where their team may be served; one that is for long
+    requests comes after the others, and one with adapters is asked for by their names.
+    """
+    long = {pool.long_context.pool for pool in spec.pools if pool.long_context is not None}
+    first: dict[tuple[str, str], str] = {}
+    for pool in spec.pools:
+        if pool.name in long:
+            continue
+        before = first.get((pool.model, "")) or first.setdefault((pool.model, pool.region), pool.name)
+        if before != pool.name and not pool.adapters:
+            problems.add(
+                pools[pool.name].at("model"),
+                f"{pool.model}, which pools.{before} serves already",
+                "a pool that something can be sent to",
+                f"every request for {pool.model} goes to {before}: put the engines of both into one pool, "
+                f"or give {pool.name} another model, a region of its own, or the long requests (pools.{before}.long_context)",
+            )
 
 
 def check_adapters(root: Got, problems: Problems) -> None:

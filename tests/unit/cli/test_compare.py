@@ -225,7 +225,7 @@ def test_a_pool_that_can_never_keep_its_promise_is_refused_with_the_limit_that_b
 
 
 def test_several_pools_ask_which(tmp_path):
-    two = SPEC + SPEC.replace("\npools:\n", "").replace("  chat:", "  long:")
+    two = SPEC + SPEC.replace("\npools:\n", "").replace("  chat:", "  long:").replace("model: llama-3.1-8b\n", "model: other\n")
     assert "--pool" in said(invoke(command, "--spec", spec(tmp_path, two), "--trace", trace(tmp_path, 20, 60.0)))
 
 

@@ -260,7 +260,7 @@ class TestMeaning:
         assert (profile.kv_bytes_per_token, profile.cold_start.total_s) == (131_072, 65.0)
 
     def test_a_model_takes_the_longest_context_that_serves_it(self) -> None:
-        text = "profiles: {short: {base: tiny, context: 4096}}\npools:\n  a: {model: m, profile: short, engine: {kind: emulated}}\n"
+        text = "profiles: {short: {base: tiny, context: 4096}}\npools:\n  a: {model: m, profile: short, region: eu, engine: {kind: emulated}}\n"
         assert spec_of(text).models[0].context_tokens == 4096
         assert spec_of(text + "  b: {model: m, profile: tiny, engine: {kind: emulated}}\n").models[0].context_tokens == 16_384
 
