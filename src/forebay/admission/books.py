@@ -47,6 +47,11 @@ class Books:
         """How often a running request gave its place up."""
         return self._pump.preempted_total
 
+    @property
+    def tight(self) -> bool:
+        """On a replica there was no room for a request but by what prompts share, or by who ends when."""
+        return any(replica.tight for replica in self._replicas.listed)
+
     def runs(self, ticket: int) -> bool:
         """Whether it holds a permit."""
         return (entry := self._tickets.get(ticket)) is not None and entry.replica is not None

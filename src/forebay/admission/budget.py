@@ -2,24 +2,21 @@
 
 All must fit: KV tokens at their peak, sequence slots, outstanding uncached prefill tokens, and the time of a decode step. KV alone
 would let a prefill-heavy workload queue up inside the engine, where it can no longer be ordered, moved or refused. The sums are
-kept as permits come and go, so that most questions are answered without looking at the permits: only where adding up
-worst cases does not fit is the peak computed, and a refusal is remembered until something is freed.
+kept as permits come and go, so that most questions are answered without looking at the permits; those of KV in `memory`.
 """
 
 from collections import deque
 from collections.abc import Collection
 from typing import Final
 
-from forebay.admission.kv import outlived_tokens, peak_kv_tokens
+from forebay.admission.kv import outlived_tokens
+from forebay.admission.memory import EXACT_MAX, Memory
 from forebay.admission.outcomes import Shortage
-from forebay.admission.peaks import Peaks
 from forebay.admission.reconcile import booked
 from forebay.admission.tickets import REVIEW_TOKENS_MIN, Ticket
 from forebay.admission.young import Young
 from forebay.domain.roster import Capacity, ReplicaLoad, RosterReplica
 
-EXACT_MAX: Final = 24
-"""Up to so many permits the peak is computed exactly, from all of them; from buckets beyond."""
 RESERVE: Final = 0.06
 """Share of the slots and the KV that preemptible work leaves free while others come, so that they find it where their turn is soonest."""
 BACKFILL_PREFILL: Final = 0.1
@@ -35,21 +32,17 @@ NOT_KEPT: Final = 1_000_000
 """More than any lane's index."""
 
 
-class Replica:
+class Replica(Memory):
     """What one gateway has in flight on one replica."""
 
     def __init__(self, listed: RosterReplica, unweighed: "list[Replica]", wanting: "list[Replica]") -> None:
         """``unweighed``: where it enters itself when its rank is no longer right; ``wanting``: when it refused for want of prefill."""
+        super().__init__(listed.capacity)
         self.id = listed.id
         self.url = listed.url
         self.listed = True
         """In the roster: may get new permits. One that left keeps those it has until they end."""
-        self.permits: dict[int, Ticket] = {}
-        self.sequences = self.chosen_seq = 0
-        self.held_tokens = 0
-        """KV tokens held now, as far as tokens were reported."""
-        self.worst_tokens = 0
-        """Sum of what every permit will hold at its end."""
+        self.chosen_seq = 0
         self.prefill_tokens = 0
         """Uncached prompt tokens of permits without a first token…"""
         self.horizon_s = 0.0
@@ -70,15 +63,9 @@ class Replica:
         """Permits of preemptible requests."""
         self.courteous = False
         """Whether others than preemptible requests come, so that those leave a reserve."""
-        self._peaks: Peaks | None = None
         self._unweighed = unweighed
         self._weighed = True
-        self.capacity = listed.capacity
         self.sequences_allowed = 0
-        self._refused: tuple[int, int, int, bool] | None = None
-        """Prompt, output, sequences of the last KV refusal, and whether with a reserve: what is no smaller need not be computed again…"""
-        self._missing_tokens = 0
-        """…before so many tokens have been freed."""
         self.prefill_wanted = False
         """Somebody was refused for want of prefill tokens: only then is it news when some are freed."""
         self.wholes: deque[Ticket] = deque()
@@ -92,6 +79,8 @@ class Replica:
 
     def use(self, listed: RosterReplica) -> None:
         """Take address and capacity from the roster. A smaller capacity revokes no permit."""
+        if not self.listed or listed.url != self.url:
+            self.doubt()  # there may be another process behind it
         self.url = listed.url
         self.listed = True
         capacity = self.capacity = listed.capacity
@@ -103,6 +92,7 @@ class Replica:
         """To prefill one, by the roster; 0: unknown."""
         self.sequences_allowed = max(listed.capacity.sequences, self.sequences)
         self._refused = None
+        self.tight = False
         if self._weighed:
             self._changed()
 
@@ -159,70 +149,27 @@ class Replica:
             return Shortage.PREFILL
         if capacity.itl_s and self.sequences and self._step_s(sequences, ticket.prompt) > capacity.itl_s:
             return Shortage.PACE
-        if self.worst_tokens + ticket.total <= kv_tokens or peak_kv_tokens(self._spread(ticket, ())) <= kv_tokens:
-            return Shortage.TURN
-        return Shortage.KV
+        return Shortage.TURN if self._fits_in_place_of(ticket, (), kv_tokens) else Shortage.KV
 
     def _step_s(self, sequences: int, more_tokens: int) -> float:
-        """How long a decode step takes with so many sequences and so many more KV tokens than now."""
+        """How long a decode step takes with so many sequences and so many more KV tokens than now: each reads what it shares, too."""
         capacity = self.capacity
-        held_tokens = self.held_tokens + more_tokens
-        return capacity.step_base_s + capacity.step_per_sequence_s * sequences + capacity.step_per_kv_token_s * held_tokens
-
-    def _fits_at_peak(self, ticket: Ticket, kv_tokens: int) -> bool:
-        if not self.permits and ticket.total <= self.capacity.kv_tokens_alone:
-            return True  # it has to run somewhere
-        if self.held_tokens + ticket.prompt > kv_tokens:
-            return False
-        refused = self._refused
-        reserved = kv_tokens < self.capacity.kv_tokens
-        if refused is not None:
-            prompt, output, sequences, with_reserve = refused
-            if ticket.prompt >= prompt and ticket.output >= output and ticket.sequences == sequences and reserved >= with_reserve:
-                return False
-        if len(self.permits) > EXACT_MAX:
-            peaks = self._peaks
-            if peaks is None:
-                peaks = self._peaks = Peaks()
-                for permit in self.permits.values():
-                    peaks.add(permit)
-            peak_tokens = peaks.with_one_more(ticket)
-        else:
-            peak_tokens = peak_kv_tokens(self._spread(ticket, ()))
-        if peak_tokens <= kv_tokens:
-            return True
-        self._refused = (ticket.prompt, ticket.output, ticket.sequences, reserved)
-        self._missing_tokens = peak_tokens - kv_tokens
-        return False
-
-    def _spread(self, ticket: Ticket, without: Collection[Ticket]) -> list[tuple[int, int]]:
-        """``(left, cur)`` of all sequences with ``ticket``'s, but for those of ``without``."""
-        spread = ticket.spread()
-        permits = self.permits.values()
-        if not without and self.sequences == len(self.permits):
-            spread += [(permit.expected - permit.emitted, permit.prompt + permit.emitted) for permit in permits]
-        else:
-            for permit in permits:
-                if permit not in without:
-                    spread += permit.spread()
-        return spread
+        read_tokens = self.held_tokens + self.spared_tokens + more_tokens
+        return capacity.step_base_s + capacity.step_per_sequence_s * sequences + capacity.step_per_kv_token_s * read_tokens
 
     def fits_without(self, ticket: Ticket, victims: Collection[Ticket]) -> bool:
         """Whether all budgets would hold with ``ticket`` in place of ``victims``."""
         capacity = self.capacity
         sequences = self.sequences - sum(victim.sequences for victim in victims) + ticket.sequences
         outstanding = self.prefill_tokens - sum(victim.outstanding for victim in victims)
-        held_tokens = self.held_tokens - sum(victim.held_tokens() for victim in victims) + ticket.prompt
-        if sequences > capacity.sequences or ticket.longest > capacity.context_tokens or held_tokens > capacity.kv_tokens:
+        if sequences > capacity.sequences or ticket.longest > capacity.context_tokens:
             return False
         if outstanding and outstanding + ticket.uncached > capacity.prefill_tokens:
             return False
-        if capacity.itl_s and sequences > ticket.sequences and self._step_s(sequences, held_tokens - self.held_tokens) > capacity.itl_s:
+        more_tokens = ticket.prompt - sum(victim.prompt + victim.emitted for victim in victims)
+        if capacity.itl_s and sequences > ticket.sequences and self._step_s(sequences, more_tokens) > capacity.itl_s:
             return False
-        freed = sum(victim.prompt + victim.expected for victim in victims)
-        if self.worst_tokens - freed + ticket.total <= capacity.kv_tokens:
-            return True
-        return peak_kv_tokens(self._spread(ticket, victims)) <= capacity.kv_tokens
+        return self._fits_in_place_of(ticket, victims, capacity.kv_tokens)
 
     def again_s(self, ticket: Ticket) -> float:
         """How long it takes to prefill again what ``ticket``, which runs here, has in its KV; 0: unknown."""
@@ -240,6 +187,9 @@ class Replica:
         self.sequences += ticket.sequences
         self.held_tokens += ticket.prompt
         self.worst_tokens += ticket.total
+        if ticket.prefix is not None:
+            self._join(ticket)
+            ticket.met = self.shared.met_tokens
         horizon_s = now_s + self.lag_s
         if self.prefill_tokens and self.horizon_s > horizon_s:
             horizon_s = self.horizon_s
@@ -261,6 +211,9 @@ class Replica:
 
     def release(self, ticket: Ticket) -> None:
         """End a permit: everything it took is free again, and the ticket is as before it ran, since it may run elsewhere."""
+        if ticket.prefix is not None:
+            self._part(ticket)
+            ticket.met = 0
         del self.permits[ticket.id]
         ticket.replica = None
         self.sequences -= ticket.sequences
@@ -379,7 +332,7 @@ class Replica:
     def reported(self) -> ReplicaLoad:
         """What the controller is told; streams count requests, KV what they hold now."""
         spared = [ticket for ticket in self.permits.values() if ticket.lane.preemptible]
-        least, most = booked(self.permits.values())
+        least, most = booked(self.permits.values(), self.shared.beside_tokens)
         return ReplicaLoad(
             replica=self.id,
             streams=len(self.permits),

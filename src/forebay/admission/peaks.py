@@ -51,11 +51,16 @@ class Peaks:
         self._take(ticket.id)
         self._put(ticket)
 
+    def again(self, ticket: Ticket) -> None:
+        """What it holds of its own is another part; nothing was reported of it."""
+        self._take(ticket.id)
+        self._put(ticket)
+
     def with_one_more(self, ticket: Ticket) -> int:
         """The largest sum of KV tokens that all and ``ticket``, which does not run yet, reach together, rounded up by buckets."""
         own = (ticket.output + ticket.sequences - 1) // ticket.sequences + self._step
         own_bucket = own - 1 >> _SHIFT
-        own_count, own_tokens = ticket.sequences, ticket.prompt - ticket.sequences * self._step
+        own_count, own_tokens = ticket.sequences, ticket.prompt - ticket.beside - ticket.sequences * self._step
         peak = held = count = 0
         buckets = self._buckets
         order = sorted(buckets)
@@ -85,7 +90,7 @@ class Peaks:
         if count > 1:
             left = -(-left // count)
         bucket = left + self._step - 1 >> _SHIFT
-        part = ticket.prompt + ticket.emitted - count * self._step
+        part = ticket.prompt - ticket.beside + ticket.emitted - count * self._step
         self._places[ticket.id] = (bucket, count, part)
         sums = self._buckets.get(bucket)
         if sums is None:

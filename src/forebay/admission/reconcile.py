@@ -44,18 +44,22 @@ class Booked(msgspec.Struct, frozen=True):
     most_tokens: float
 
 
-def booked(permits: Iterable[Ticket]) -> tuple[int, int]:
-    """KV tokens that the engine of these ``permits`` holds for them: at least, and at most, if all estimates are right."""
-    least = most = 0
+def booked(permits: Iterable[Ticket], beside_tokens: int = 0) -> tuple[int, int]:
+    """KV tokens that the engine of these ``permits`` holds for them: at least, and at most, if all estimates are right.
+
+    ``beside_tokens``: what several hold, counted once (`sharing`). An engine that holds more than that lets the ratio rise.
+    """
+    least, most = 0, beside_tokens
     for ticket in permits:
+        prompt = ticket.prompt - ticket.beside
         if ticket.whole:  # nothing tells how far it is
-            most += ticket.prompt + ticket.expected
+            most += prompt + ticket.expected
         elif ticket.outstanding:
-            most += ticket.prompt
+            most += prompt
         else:
-            held = ticket.prompt + ticket.emitted
-            least += held - ticket.spared
-            most += held + UNREPORTED_TOKENS * ticket.sequences
+            shared = ticket.spared if ticket.spared > ticket.met else ticket.met
+            least += ticket.prompt + ticket.emitted - shared
+            most += prompt + ticket.emitted + UNREPORTED_TOKENS * ticket.sequences
     return least, most
 
 

@@ -296,6 +296,8 @@ class Replicas:
             return ticket.uncached
         cached_tokens = usage.cached_tokens
         if ticket.prefix is not None:
+            if ticket.met and ticket.replica is not None:
+                ticket.replica.told(ticket, usage)
             told = self.cached
             told.foreseen_tokens += ticket.spared
             told.cached_tokens += cached_tokens

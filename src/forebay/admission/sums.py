@@ -9,8 +9,13 @@ def check_sums(replica: Replica) -> None:
     assert all(ticket.replica is replica and ticket.queued_seq == 0 for ticket in permits), f"{replica.id}: a permit is also elsewhere"
     assert all(ticket.expected >= ticket.emitted for ticket in permits), f"{replica.id}: a permit has less than nothing left"
     assert replica.sequences == sum(ticket.sequences for ticket in permits), f"{replica.id}: slots leaked"
-    assert replica.held_tokens == sum(ticket.held_tokens() for ticket in permits), f"{replica.id}: KV tokens leaked"
-    assert replica.worst_tokens == sum(ticket.prompt + ticket.expected for ticket in permits), f"{replica.id}: KV estimates leaked"
+    replica.shared.check(replica.permits)
+    beside_tokens = replica.shared.beside_tokens
+    assert replica.held_tokens == beside_tokens + sum(ticket.held_tokens() for ticket in permits), f"{replica.id}: KV tokens leaked"
+    worst_tokens = beside_tokens + sum(ticket.prompt - ticket.beside + ticket.expected for ticket in permits)
+    assert replica.worst_tokens == worst_tokens, f"{replica.id}: KV estimates leaked"
+    spared_tokens = sum(ticket.beside for ticket in permits) - beside_tokens
+    assert replica.spared_tokens == spared_tokens >= 0, f"{replica.id}: what is spared by sharing leaked"
     assert replica.prefill_tokens == sum(ticket.outstanding for ticket in permits), f"{replica.id}: prefill tokens leaked"
     assert replica.preemptible == sum(ticket.lane.preemptible for ticket in permits), f"{replica.id}: preemptible permits leaked"
     assert replica.sequences <= replica.sequences_allowed, f"{replica.id}: more sequences than slots"

@@ -25,6 +25,7 @@ class Ticket:
         "account",
         "answered",
         "arrived_s",
+        "beside",
         "charged_tokens",
         "cost",
         "deadline_s",
@@ -37,6 +38,7 @@ class Ticket:
         "late_at_s",
         "later",
         "longest",
+        "met",
         "output",
         "output_max",
         "outstanding",
@@ -86,7 +88,7 @@ class Ticket:
         self.lane = lane
         self.account = account
         """Its team, in this lane."""
-        prompt = shape.prompt_tokens
+        prompt = self.prompt = shape.prompt_tokens
         output = self.output = self.expected = shape.output_tokens
         """Output tokens estimated at arrival; ``expected`` is re-estimated while it runs, and never less than ``emitted``."""
         self.output_max = shape.output_tokens_max
@@ -98,8 +100,6 @@ class Ticket:
         prompts = shape.prompts
         self.longest = (prompt if prompts == 1 else -(-prompt // prompts)) + -(-output // sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
-        prompt = self.prompt = prompt - shape.shared_tokens
-        """Prompt tokens whose KV is its own."""
         self.total = prompt + output
         self.arrived_s = self.dispatched_s = now_s
         self.deadline_s = deadline_s
@@ -115,6 +115,9 @@ class Ticket:
         """What of its prompt may be cached; None: nobody looks."""
         self.spared = 0
         """Prompt tokens foreseen to be cached where it runs; ``uncached`` is without them until its permit ends."""
+        self.beside = self.met = 0
+        """Of its prompt, what is counted beside the permits of its replica since others hold it too (`sharing`), and what others held
+        when it was sent, whether it is counted so or not."""
         self.excluded = excluded
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
@@ -155,15 +158,15 @@ class Ticket:
         self.longest += tokens + self.output - before
 
     def held_tokens(self) -> int:
-        """KV tokens it holds now."""
-        return self.prompt + self.emitted
+        """KV tokens it holds now of its own."""
+        return self.prompt - self.beside + self.emitted
 
     def spread(self) -> list[tuple[int, int]]:
         """``(left, cur)`` of each of its sequences; the prompt's KV is shared and counted once, and the sums are exact."""
         left = self.expected - self.emitted
         count = self.sequences
         if count == 1:
-            return [(left, self.prompt + self.emitted)]
+            return [(left, self.prompt - self.beside + self.emitted)]
         each = self.emitted // count
-        first = self.prompt + self.emitted - each * (count - 1)
+        first = self.prompt - self.beside + self.emitted - each * (count - 1)
         return [(left // count, first)] + [((left + extra) // count, each) for extra in range(1, count)]

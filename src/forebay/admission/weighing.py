@@ -31,7 +31,7 @@ def _candidate(ticket: Ticket, replica: Replica, replicas: Replicas) -> Candidat
     capacity, chosen = replica.capacity, replica is ticket.replica
     worst, sequences, prefill = replica.worst_tokens, replica.sequences, replica.prefill_tokens
     if chosen:
-        worst, sequences, prefill = worst - ticket.total, sequences - ticket.sequences, prefill - ticket.outstanding
+        worst, sequences, prefill = worst - ticket.total + ticket.beside, sequences - ticket.sequences, prefill - ticket.outstanding
     load = max(worst / capacity.kv_tokens if capacity.kv_tokens else 1.0, sequences / capacity.sequences if capacity.sequences else 1.0)
     if capacity.prefill_tokens:
         load += prefill / capacity.prefill_tokens

@@ -13,8 +13,6 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     """Output that it can't exceed (``max_tokens`` and the context limit); 0: not known."""
     sequences: int = 1
     """Answers asked for, ``n`` of each prompt: each decodes on its own; ``output_tokens`` and its maximum are over all of them."""
-    shared_tokens: int = 0
-    """Of the cached prompt, what is held by requests that run already: it takes no KV memory of this one's."""
     prompts: int = 1
     """In one request, where it has a list of them: each has its own context; ``prompt_tokens`` are over all of them."""
 

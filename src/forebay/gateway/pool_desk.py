@@ -123,12 +123,12 @@ class PoolDesk:
     """One pool: its machine, its meters, and the requests that are inside."""
 
     __slots__ = (
+        "_chooses",
         "_finished",
         "_prefix_routing",
         "adapters",
         "admission",
         "base",
-        "by_prefix",
         "calls",
         "context_tokens",
         "engine",
@@ -211,7 +211,7 @@ class PoolDesk:
         """Its replicas, but for those that are ejected."""
         self._finished = 0
         self._prefix_routing = pool.prefix_routing
-        self.by_prefix = False
+        self._chooses = False
         """There is a choice of replicas, and what they have cached counts."""
 
     def routes(self, now_s: float) -> RosterPool:
@@ -222,11 +222,19 @@ class PoolDesk:
         out = self.outliers.out
         replicas = tuple(replica for replica in roster.replicas if replica.id not in out) if out else roster.replicas
         self.routed = tuple(replica.id for replica in replicas)
-        self.by_prefix = self._prefix_routing and len(replicas) > 1
+        self._chooses = self._prefix_routing and len(replicas) > 1
         expected_s = roster.next_ready_in_s
         if expected_s is not None:
             expected_s = max(0.0, expected_s - (now_s - self.roster_at_s))
         return RosterPool(roster.pool, replicas, roster.posture, expected_s)
+
+    @property
+    def by_prefix(self) -> bool:
+        """Whether what prompts begin with counts: there is a choice of replicas, or so little memory that it matters what they share."""
+        if self._chooses:
+            return True
+        admission = self.admission
+        return self._prefix_routing and isinstance(admission, Admission) and admission.tight
 
     @property
     def asks_key(self) -> bool:

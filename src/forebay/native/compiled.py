@@ -37,9 +37,9 @@ _ELF_HEAD_BYTES = 64
 # fmt: off
 _ROOMS = {
     "admission": (
-        "asked", "books", "budget", "capacity", "deadlines", "estimate", "fairness", "foresight", "kv", "lanes", "machine", "pace",
-        "peaks", "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "spill", "sums", "tickets", "waiting", "waits",
-        "weighing",
+        "asked", "books", "budget", "capacity", "deadlines", "estimate", "fairness", "foresight", "kv", "lanes", "machine",
+        "memory", "pace", "peaks", "preempting", "prefixes", "prior", "pump", "replicas", "reserve", "sharing", "spill", "sums",
+        "tickets", "waiting", "waits", "weighing",
     ),
     "gateway": (
         "background", "body", "call", "context", "desk", "door", "doubting", "duties", "ending", "firsts", "heads", "holding",

@@ -50,7 +50,14 @@ QUEUE = Record(
 ROUTING = Record(
     "routing",
     "How a replica of the pool is chosen.",
-    (Field("prefix", Flag(), "Prefer the one that was sent the same beginning before, if it isn't much more loaded.", "prefix_routing"),),
+    (
+        Field(
+            "prefix",
+            Flag(),
+            "Prefer the one that was sent the same beginning before, if it isn't much more loaded; what running ones share counts once.",
+            "prefix_routing",
+        ),
+    ),
     Pool,
 )
 

@@ -1,5 +1,6 @@
 """Every sequence of calls, with whole-second times so that events tie, against a model that recomputes everything."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from forebay.admission.machine import NO_REPLICAS_HOLD_S, Admission
 from forebay.admission.outcomes import Refusal
 from forebay.admission.preempting import PREEMPTIONS_MAX
 from forebay.admission.prefixes import Prefix
+from forebay.admission.sharing import WHOLE
 from forebay.domain.roster import Capacity, Posture, RosterPool, RosterReplica
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
@@ -88,13 +90,32 @@ class AdmissionStates(RuleBasedStateMachine):
             output_tokens_max=max(1, shape.output_tokens_max - tokens) if shape.output_tokens_max else 0,
         )
 
-    def spread(self, ticket: int) -> list[tuple[int, int]]:
+    def beside(self, replica: str, tickets: list[int]) -> tuple[int, dict[int, int]]:
+        """What these hold together beside their own, and how much less each holds of its own: from scratch, block by block."""
+        believed = self.machine._replicas._known[replica].shared.believed
+        blocks: dict[int, dict[int, int]] = {}
+        for ticket in tickets:
+            request = self.requests[ticket]
+            if request.prefix is not None:
+                chain, tokens = request.prefix
+                for value in chain[: (request.shape.prompt_tokens - 1) // tokens]:
+                    blocks.setdefault(value, {})[ticket] = tokens
+        together, less = 0, dict.fromkeys(tickets, 0)
+        for holders in blocks.values():
+            if believed and len(holders) > 1:
+                copies = 1 + (1 - believed / WHOLE) * (len(holders) - 1)
+                together += math.ceil(round(sum(holders.values()) / len(holders) * copies, 6))
+                for ticket, tokens in holders.items():
+                    less[ticket] += tokens
+        return together, less
+
+    def spread(self, ticket: int, less: int = 0) -> list[tuple[int, int]]:
         request = self.requests[ticket]
         count = request.shape.sequences
         left = request.expected - request.emitted
         lefts = [left // count + (1 if number >= count - left % count else 0) for number in range(count)]
         each = request.emitted // count
-        first = request.shape.prompt_tokens + request.emitted - each * (count - 1)
+        first = request.shape.prompt_tokens - less + request.emitted - each * (count - 1)
         return list(zip(lefts, [first] + [each] * (count - 1), strict=True))
 
     def fits(self, ticket: int, replica: str, exact: bool = True) -> bool:
@@ -112,9 +133,10 @@ class AdmissionStates(RuleBasedStateMachine):
         if not exact:
             worst = sum(self.requests[t].shape.prompt_tokens + self.requests[t].expected for t in running)
             return worst + shape.total_tokens <= capacity.kv_tokens * (0.9 if spared else 1)
-        sequences = [pair for t in running for pair in self.spread(t)]
         request.emitted, request.expected = 0, shape.output_tokens
-        return self.lockstep_peak(sequences + self.spread(ticket)) <= capacity.kv_tokens
+        together, less = self.beside(replica, [*running, ticket])
+        sequences = [pair for t in [*running, ticket] for pair in self.spread(t, less[t])]
+        return self.lockstep_peak(sequences) + together <= capacity.kv_tokens
 
     @staticmethod
     def lockstep_peak(sequences: list[tuple[int, int]]) -> int:
@@ -291,12 +313,18 @@ class AdmissionStates(RuleBasedStateMachine):
                 request.expected = max(request.emitted, min(request.expected, request.shape.output_tokens_max))
 
     @precondition(lambda self: self.running())
-    @rule(data=st.data(), prompt=st.integers(0, 60), output=st.integers(0, 60))
-    def finish(self, data: st.DataObject, prompt: int, output: int) -> None:
+    @rule(data=st.data(), prompt=st.integers(0, 60), output=st.integers(0, 60), cached=st.integers(0, 60))
+    def finish(self, data: st.DataObject, prompt: int, output: int, cached: int) -> None:
         ticket = data.draw(st.sampled_from(self.running()))
         self.end_permit(ticket)
         self.ended += 1
-        self.carry_out(self.machine.finish(ticket, Usage(prompt, output), self.now_s))
+        self.carry_out(self.machine.finish(ticket, Usage(prompt, output, min(cached, prompt)), self.now_s))
+
+    @precondition(lambda self: self.roster)
+    @rule(data=st.data(), steps=st.sampled_from([0, WHOLE // 2, WHOLE - 3, WHOLE, WHOLE, WHOLE]))
+    def is_found_to_share(self, data: st.DataObject, steps: int) -> None:
+        """Or not to, while requests run there that were counted the other way."""
+        self.machine._replicas._known[data.draw(st.sampled_from(list(self.roster)))].believe(steps)
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -349,6 +377,16 @@ class AdmissionStates(RuleBasedStateMachine):
             for ticket in lane:
                 entry = self.machine._tickets[ticket]
                 assert (entry.uncached, entry.spared) == (self.requests[ticket].shape.uncached_tokens, 0)
+
+    @invariant()
+    def what_several_hold_is_counted_once(self) -> None:
+        """As far as the engine is believed to share it, and whoever came and went before."""
+        told = {load.replica: load.kv_tokens for load in self.machine.load(self.now_s)[1]}
+        for replica, tickets in self.permits.items():
+            if tickets:
+                together, less = self.beside(replica, tickets)
+                own = sum(self.requests[t].shape.prompt_tokens - less[t] + self.requests[t].emitted for t in tickets)
+                assert told[replica] == own + together
 
     @invariant()
     def what_is_gone_on_with_is_known(self) -> None:

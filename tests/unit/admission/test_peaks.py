@@ -5,11 +5,11 @@ import random
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from forebay.admission.budget import EXACT_MAX
 from forebay.admission.fairness import Account
 from forebay.admission.kv import peak_kv_tokens
 from forebay.admission.lanes import Lane
 from forebay.admission.machine import Admission
+from forebay.admission.memory import EXACT_MAX
 from forebay.admission.peaks import WIDTH, Peaks
 from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, RosterPool, RosterReplica

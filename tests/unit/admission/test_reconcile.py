@@ -144,9 +144,10 @@ def test_whatever_is_read_the_budget_stays_within_its_bounds(readings):
 
 
 class Permit:
-    def __init__(self, prompt, emitted=0, expected=100, outstanding=0, whole=False, spared=0, sequences=1):
+    def __init__(self, prompt, emitted=0, expected=100, outstanding=0, whole=False, spared=0, sequences=1, beside=0, met=0):
         self.prompt, self.emitted, self.expected, self.outstanding = prompt, emitted, expected, outstanding
         self.whole, self.spared, self.sequences = whole, spared, sequences
+        self.beside, self.met = beside, met
 
 
 def test_what_is_booked_at_least_and_at_most():
@@ -156,6 +157,12 @@ def test_what_is_booked_at_least_and_at_most():
     assert booked([Permit(100, spared=60, emitted=10)]) == (50, 110 + UNREPORTED_TOKENS)
     assert booked([Permit(100, whole=True)]) == (0, 200)
     assert booked([Permit(100, sequences=4)]) == (100, 100 + 4 * UNREPORTED_TOKENS)
+
+
+def test_what_several_hold_is_booked_once_at_most_and_at_least_by_who_came_first():
+    """60 tokens are common to three: the engine that shares them holds 60 + 3 × 40, and one that doesn't is seen to hold more."""
+    three = [Permit(100, beside=60), Permit(100, beside=60, spared=60, met=60), Permit(100, beside=60, met=60, outstanding=40)]
+    assert booked(three, 60) == (100 + 40, 60 + 3 * 40 + 2 * UNREPORTED_TOKENS)
 
 
 def test_a_stream_is_reported_in_the_steps_that_are_allowed_for():

@@ -1,7 +1,8 @@
 """Conversations over several engines: each stays where its beginning is cached, while engines share what is new."""
 
+import msgspec
 import pytest
-from emulated_fleet import CHAT, COMPLETIONS, PROFILE, fleet
+from emulated_fleet import CAPACITY, CHAT, COMPLETIONS, PROFILE, fleet
 
 from forebay.spec.types import DEFAULT_TIERS, EngineKind, Model, Pool, Spec
 
@@ -59,6 +60,24 @@ def test_where_it_is_switched_off_and_where_there_is_one_replica_nobody_looks():
     fleet(test, replicas=1)
     off = Pool("chat", "llama", EngineKind("attach"), PROFILE, prefix_routing=False)
     fleet(test, replicas=2, spec=Spec((off,), (Model("llama", 2048),), DEFAULT_TIERS))
+
+
+def test_of_one_replica_it_is_looked_once_its_memory_is_short():
+    """What prompts share is room then; before, nobody pays for looking."""
+
+    async def test(world):
+        admission = world.gateway.desk.pools["chat"].admission
+        asked = [await world.asked({**chat(turns(2, "ann")), "max_tokens": 100}, wait_s=0.01) for _ in range(4)]
+        assert admission.tight
+        assert admission.waiting
+        assert len(admission._replicas.prefixes) == 0, "they came before"
+        asked.append(await world.asked(chat(turns(2, "ann")), wait_s=0.01))
+        for task in asked:
+            assert (await task).status == 200
+        assert len(admission._replicas.prefixes) > 0
+        admission.check()
+
+    fleet(test, replicas=1, capacity=msgspec.structs.replace(CAPACITY, kv_tokens=2500))
 
 
 def test_how_well_it_was_foreseen_is_in_the_metrics():
