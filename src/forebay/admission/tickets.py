@@ -88,7 +88,7 @@ class Ticket:
         self.lane = lane
         self.account = account
         """Its team, in this lane."""
-        prompt = self.prompt = shape.prompt_tokens
+        prompt = shape.prompt_tokens
         output = self.output = self.expected = shape.output_tokens
         """Output tokens estimated at arrival; ``expected`` is re-estimated while it runs, and never less than ``emitted``."""
         self.output_max = shape.output_tokens_max
@@ -100,6 +100,7 @@ class Ticket:
         prompts = shape.prompts
         self.longest = (prompt if prompts == 1 else -(-prompt // prompts)) + -(-output // sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
+        prompt = self.prompt = prompt - shape.passing_tokens
         self.total = prompt + output
         self.arrived_s = self.dispatched_s = now_s
         self.deadline_s = deadline_s

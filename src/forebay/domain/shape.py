@@ -13,6 +13,8 @@ class Shape(msgspec.Struct, frozen=True, gc=False):
     """Output that it can't exceed (``max_tokens`` and the context limit); 0: not known."""
     sequences: int = 1
     """Answers asked for, ``n`` of each prompt: each decodes on its own; ``output_tokens`` and its maximum are over all of them."""
+    passing_tokens: int = 0
+    """Of the prompt, what takes no memory beside the rest: inputs that are read one after the other, each let go of before the next."""
     prompts: int = 1
     """In one request, where it has a list of them: each has its own context; ``prompt_tokens`` are over all of them."""
 

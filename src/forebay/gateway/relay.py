@@ -14,7 +14,7 @@ from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
-from forebay.gateway.asking import UNASKED, asking
+from forebay.gateway.asking import NOTHING, UNASKED, asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.dialects import in_shape
 from forebay.gateway.doubting import UNKNOWN_HERE
@@ -41,7 +41,6 @@ REPORT_EVENTS = 32
 _COMPLETE: Final = End.COMPLETE
 _ABORTED: Final = End.ABORTED
 _COMPLETED: Final = Outcome.COMPLETED
-_UNASKED: Final = UNASKED
 _NEVER_S: Final = -math.inf
 
 
@@ -64,8 +63,7 @@ class Call(LentCall):
         self._idle_s, self._total_s = tier.idle_s or limits.idle_s, tier.total_s or limits.total_s
         stream = bool(self._ask.stream)
         self.quiet_until_s = self._arrived_s + ttft_s if stream else math.inf
-        if stream:
-            self._wants = _UNASKED
+        self._wants = UNASKED if stream else NOTHING
         pool = self._pool
         if pool.lacking:
             self._tried = pool.lacking.replicas(self._known_as(), pool.routed, now_s)
@@ -213,8 +211,8 @@ class Call(LentCall):
 
     def _unfit(self, passed: PassedHead) -> bool:
         """Whether what an engine of our own answers, and is neither JSON nor events, is none of what was asked for."""
-        route, ours = POSTS[self._request.target.partition(b"?")[0]], not (self._pool.foreign or self._pool.peer)
-        return ours and (passed.html or (route.generates and not route.multipart))
+        route = POSTS[self._request.target.partition(b"?")[0]]
+        return not (self._pool.foreign or self._pool.peer) and (passed.html or (route.generates and not route.multipart))
 
     def _stream_of(self, head: ResponseHead) -> EventStream:
         """What takes this stream's reads."""
@@ -387,8 +385,8 @@ class Call(LentCall):
 
     def _served(self, outcome: Outcome, usage: Usage | None) -> None:
         """The client has all of its answer."""
+        desk = self._context.desk
         if self._replica in self._pool.outliers.suspects:
-            desk = self._context.desk
             desk.served(self._pool, self._replica, desk.now_s())
         if self._doubt is not None and outcome is _COMPLETED:
             self._confirm()
@@ -398,6 +396,5 @@ class Call(LentCall):
     def _let_body_go(self) -> None:
         """The head is out: it is not sent again, and what is left of the answer may take long."""
         self._body = b""
-        request = self._request
-        if request.held_bytes or request.body:
-            self._connection.release(request)
+        if self._request.held_bytes or self._request.body:
+            self._connection.release(self._request)

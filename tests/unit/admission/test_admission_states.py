@@ -149,7 +149,7 @@ class AdmissionStates(RuleBasedStateMachine):
         for place, effect in enumerate(effects):
             ended = isinstance(effect, Requeue) and effect.ticket in [one.ticket for one in effects[:place]]
             assert not ended, "sent and ended at once: whoever carries it out may end it first"
-        for place, effect in enumerate(effects):
+        for effect in effects:
             if isinstance(effect, Requeue):
                 self.gave_up_its_place(effect, effects)
             elif isinstance(effect, Dispatch):
