@@ -55,7 +55,7 @@ def test_inputs_that_are_only_read_are_prefilled_as_a_whole_and_held_one_context
     assert few == estimator.shape("t", "m", 3500, 1, 1, 8192)
     many = estimator.inputs("t", "m", 350_000, 8192)
     assert (many.prompt_tokens, many.uncached_tokens, many.sequences) == (100_000, 100_000, 1)
-    assert many.prompt_tokens - many.shared_tokens == 8191
+    assert many.prompt_tokens - many.passing_tokens == 8191
     assert many.longest_tokens <= 8192
 
 
