@@ -34,26 +34,37 @@ class LooseAsk(Ask, frozen=True, gc=False):
     model: str = ""
 
 
-_NOTHING = msgspec.Raw()
-_LISTS = ("prompt", "prompt_embeds", "messages")
+NOTHING = msgspec.Raw()
+"""What a body does not have."""
+
+
+@final
+class OneAsk(Ask, frozen=True, gc=False):
+    """Of such an endpoint, where the body has no list: a prompt, and perhaps another as vLLM's embeddings."""
+
+    prompt_embeds: msgspec.Raw = NOTHING
 
 
 @final
 class ListedAsk(Ask, frozen=True, gc=False):
     """Of endpoints that may be asked for answers to several prompts at once. The lists are there until they have been counted."""
 
-    prompt: msgspec.Raw = _NOTHING
-    prompt_embeds: msgspec.Raw = _NOTHING
-    messages: msgspec.Raw = _NOTHING
+    prompt: msgspec.Raw = NOTHING
+    prompt_embeds: msgspec.Raw = NOTHING
+    messages: msgspec.Raw = NOTHING
     prompts: int = 1
     """How many there are; whatever a body calls so is written over."""
 
     def counted(self, prompts: int) -> None:
         """There are so many. What was counted is let go of: it would keep the body."""
-        for name in _LISTS:
-            if getattr(self, name) is not _NOTHING:
-                force_setattr(self, name, _NOTHING)
-        force_setattr(self, "prompts", max(1, prompts))
+        if self.prompt is not NOTHING:
+            force_setattr(self, "prompt", NOTHING)
+        if self.prompt_embeds is not NOTHING:
+            force_setattr(self, "prompt_embeds", NOTHING)
+        if self.messages is not NOTHING:
+            force_setattr(self, "messages", NOTHING)
+        if self.prompts != prompts:
+            force_setattr(self, "prompts", max(1, prompts))
 
 
 @final

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from forebay.gateway.answers import ErrorReply, bad_request
-from forebay.gateway.ask import Ask, ListedAsk, LooseAsk, ResponsesAsk
+from forebay.gateway.ask import NOTHING, Ask, ListedAsk, LooseAsk, OneAsk, ResponsesAsk
 from forebay.gateway.prompts import conversations_in, prompts_in
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
@@ -143,19 +143,24 @@ def decoder(form: type[AskType]) -> Callable[[bytes], AskType | ErrorReply]:
 decode = decoder(Ask)
 decode_loose = decoder(LooseAsk)
 _decode_listed = decoder(ListedAsk)
+_decode_one = decoder(OneAsk)
 _STRING: Final = b'"'[0]
 _ABSENT = (b"", b"null")
 
 
 def decode_prompts(body: bytes) -> Ask | ErrorReply:
-    """A completion's fields: its ``prompt`` may be a list, and vLLM's ``prompt_embeds`` too."""
+    """A completion's fields: its ``prompt`` may be a list, and vLLM's ``prompt_embeds`` too. Where no list is in the body, neither is."""
+    if body.find(b"[") < 0:
+        one = _decode_one(body)
+        if type(one) is not OneAsk or one.prompt_embeds is NOTHING:
+            return one
     ask = _decode_listed(body)
     if type(ask) is ListedAsk:
-        prompt = memoryview(ask.prompt)
-        if len(prompt) and prompt[0] == _STRING and not len(memoryview(ask.prompt_embeds)):
+        prompt, embeds = ask.prompt, ask.prompt_embeds
+        if embeds is NOTHING and prompt is not NOTHING and memoryview(prompt)[0] == _STRING:
             ask.counted(1)
         else:
-            ask.counted(sum([prompts_in(raw) for raw in (ask.prompt, ask.prompt_embeds) if memoryview(raw) not in _ABSENT]))
+            ask.counted(sum([prompts_in(raw) for raw in (prompt, embeds) if memoryview(raw) not in _ABSENT]))
     return ask
 
 

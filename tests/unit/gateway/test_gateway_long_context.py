@@ -117,6 +117,17 @@ def test_what_is_cached_at_home_stays_there():
     play(test, homes=2)
 
 
+def test_a_list_of_short_prompts_is_not_a_long_one():
+    async def test(front):
+        async def of(prompts):
+            return await front.pool_of({"model": "llama", "prompt": prompts, "max_tokens": 5}, "/v1/completions")
+
+        assert await of([SHORT] * 6) == "chat", "1,700 tokens in all, and 300 in one context"
+        assert await of([LONG] * 2) == "chat-long"
+
+    play(test)
+
+
 def test_without_a_replica_there_a_long_prompt_goes_home():
     async def test(front):
         front.route(1, 0)

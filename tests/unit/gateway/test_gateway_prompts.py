@@ -41,6 +41,7 @@ def counted(fields, decode=decode_prompts, **how):
         ({"prompt": None}, 1),
         ({"prompt": None, "prompt_embeds": ["AAAA", "BBBB"]}, 2),
         ({"prompt": "", "prompt_embeds": "AAAA"}, 2),
+        ({"prompt": "one [of them]", "prompts": 50}, 1),
         ({}, 1),
         ({"metadata": {"prompt": ["one", "two"]}, "prompt": "one"}, 1),
     ],
