@@ -9,6 +9,7 @@ from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT
 from forebay.gateway.continuing import ending as ending_of
 from forebay.gateway.dialects import error_end
+from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recorded import Recorded
 from forebay.gateway.refusals import ENGINE_ASKS_KEY
@@ -58,6 +59,12 @@ class Ending(Recorded):
         if self._emitted is not None:
             self._context.held_ids.held_bytes -= self._emitted.held
             self._emitted = None
+
+    def _emits_anew(self, stops: Stops | None) -> Emitted:
+        """Of an answer none of which is out; what was held of one that is not to be the answer is held no longer."""
+        self._forget_emitted()
+        self._emitted = emitted = Emitted(stops)
+        return emitted
 
     def _bytes_read(self) -> int:
         return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)

@@ -213,8 +213,7 @@ class Call(LentCall):
             return EventStream(head.chunked, modern, wants.usage)
         stop = ask.stop
         stops = Stops([stop] if isinstance(stop, str) else stop, bool(ask.include_stop_str_in_output)) if stop else None
-        self._emitted = Emitted(stops)
-        return ToldStream(head.chunked, modern, wants, self._emitted)
+        return ToldStream(head.chunked, modern, wants, self._emits_anew(stops))
 
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
         """The usage in a whole answer, and whether the engine broke it off."""
