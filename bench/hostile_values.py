@@ -55,6 +55,8 @@ def asked(chance: random.Random, path: str) -> dict[str, Any]:
         body |= {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path or "messages" in path else {"prompt": "hi"}
     else:
         body |= {"input": "hi"}
+    if path == "/v1/responses" and chance.random() < 0.6:
+        body |= {"background": chance.choice((True, True, True, "true", 1, "yes")), "request_id": chance.choice((None, "resp_1", "a/b", 7))}
     body |= {"stream": True} if chance.random() < 0.7 else {}
     body |= {"max_tokens": chance.randrange(1, 200)} if chance.random() < 0.5 else {}
     body |= {"stream_options": {"include_usage": True}} if chance.random() < 0.3 else {}
@@ -107,8 +109,8 @@ def events(chance: random.Random, path: str, body: dict[str, Any], count: int) -
     told: list[bytes] = []
     if path == "/v1/responses":
         told.append(
-            b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_%d"},"sequence_number":0}\n\n'
-            % chance.randrange(99)
+            b'event: response.created\ndata: {"type":"response.created","response":{"id":"resp_%d","background":%b},"sequence_number":0}\n\n'
+            % (chance.randrange(99), chance.choice((b"true", b"true", b"false", b"7")) if body.get("background") else b"false")
         )
     elif path == "/v1/messages":
         told.append(
@@ -142,6 +144,22 @@ def events(chance: random.Random, path: str, body: dict[str, Any], count: int) -
         told += [b'data: {"choices":[],"usage":%b}\n\n' % usage] if body.get("stream_options") else []
         told += [b"data: [DONE]\n\n"] if chance.random() < 0.95 else []
     return told
+
+
+def kept(chance: random.Random, path: str) -> bytes:
+    """A response as it stands: told at once, or when it is asked for."""
+    runs = chance.random() < (0.7 if path == "/v1/responses" else 0.4)
+    status = chance.choice(
+        (b"queued", b"in_progress") if runs else (b"completed", b"incomplete", b"failed", b"cancelled", b"odd", b"", b"\xff")
+    )
+    usage = b'{"input_tokens":%b,"output_tokens":%b}' % (odd(chance, b"7"), odd(chance, b"4")) if chance.random() < 0.6 else b"null"
+    name = chance.choice((b"resp_%d" % chance.randrange(9), b"resp_%d" % chance.randrange(9), b"a/b", b""))
+    return b'{"id":"%b","status":"%b","background":true,"error":%b,"usage":%b}' % (
+        name,
+        status,
+        chance.choice((b"null", b"7", b"{}")),
+        usage,
+    )
 
 
 def mutated(chance: random.Random, data: bytes) -> bytes:
@@ -187,6 +205,7 @@ def answer(chance: random.Random, seen: Seen) -> list[bytes]:
             b'{"id":"a","choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":%b,"completion_tokens":%b,"prompt_tokens_details":{"cached_tokens":%b}}}'
             % usage
         )
+        said = kept(chance, path) if path.startswith("/v1/responses") else said
         if chance.random() < 0.05:
             said = said[:1] + b'"pad":"' + b"x" * chance.choice((70_000, 1_100_000)) + b'",' + said[1:]
         if status != 200 and chance.random() < 0.8:

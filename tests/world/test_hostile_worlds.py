@@ -26,6 +26,11 @@ def test_nobody_is_left_waiting_and_nothing_is_left_inside(fuzz, seed):
     assert seen["failed"]
 
 
+def test_ids_held_of_an_answer_that_was_begun_anew_elsewhere_are_held_no_longer(fuzz):
+    """They stayed counted, until none could be held any more and no stream be continued."""
+    assert not fuzz.played(5, 517, collections.Counter())[1]
+
+
 def test_the_same_world_is_the_same_again(fuzz):
     first, again = (fuzz.played(3, 5, collections.Counter())[0] for _ in range(2))
     assert fuzz.digest(first) == fuzz.digest(again)

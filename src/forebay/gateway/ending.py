@@ -8,9 +8,11 @@ from forebay.gateway.call import nothing
 from forebay.gateway.continuing import CHAT
 from forebay.gateway.continuing import ending as ending_of
 from forebay.gateway.dialects import error_end
+from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recorded import Recorded
 from forebay.gateway.refusals import ENGINE_ASKS_KEY
+from forebay.gateway.several import Several
 from forebay.gateway.sse import EventStream
 
 _COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
@@ -60,6 +62,12 @@ class Ending(Recorded):
         if self._emitted is not None:
             self._context.held_ids.held_bytes -= self._emitted.held
             self._emitted = None
+
+    def _emits_anew(self, stops: Stops | None, several: Several | None) -> Emitted:
+        """Of an answer none of which is out; what was held of one that is not to be the answer is held no longer."""
+        self._forget_emitted()
+        self._emitted = emitted = Emitted(stops, several)
+        return emitted
 
     def _bytes_read(self) -> int:
         return self._wire_bytes + (self._stream.wire_bytes if self._stream is not None else 0)

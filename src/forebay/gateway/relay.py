@@ -225,9 +225,8 @@ class Call(LentCall):
             return EventStream(head.chunked, modern, wants.usage)
         stop = ask.stop
         stops = Stops([stop] if isinstance(stop, str) else stop, bool(ask.include_stop_str_in_output)) if stop else None
-        several = self._estimate.sequences > 1
-        self._emitted = Emitted(stops, Several(self._estimate.prompts, self._estimate.sequences) if several else None)
-        return ToldStream(head.chunked, modern, wants, self._emitted)
+        several = Several(self._estimate.prompts, self._estimate.sequences) if self._estimate.sequences > 1 else None
+        return ToldStream(head.chunked, modern, wants, self._emits_anew(stops, several))
 
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
         """The usage in a whole answer, and whether the engine broke it off."""
