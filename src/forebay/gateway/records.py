@@ -26,7 +26,7 @@ ORDINARY_MAX = 8192
 UNUSUAL_MAX = 8192
 """…and so many of the others."""
 WHY_CHARS_MAX = 240
-RECORD_BYTES_MAX = 2816
+RECORD_BYTES_MAX = 2688
 """Of one record with what it alone holds: ids of requests are at most 128 bytes, few replicas are tried or
 weighed, and ``why`` is cut."""
 ID_CHARS_MAX = 400
