@@ -91,6 +91,22 @@ def test_explain_finds_a_request_whichever_gateway_answered_it(fleet):
             assert json.loads(result.stdout)["outcome"] == "completed"
 
 
+def test_a_record_is_told_at_the_shared_address_whichever_gateway_takes_the_question(fleet):
+    """Of eight questions three were answered 404: each gateway knew its own requests only."""
+
+    async def main():
+        async with fleet.client() as client:
+            for number in range(8):
+                await asked(client, 1, request_id=f"req-asked-{number}")
+
+    asyncio.run(main())
+    for number in range(8):
+        url = f"{fleet.gateway}/forebay/v1/requests/req-asked-{number}"
+        request = urllib.request.Request(url, headers={"authorization": "Bearer sk-demo-interactive"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert json.load(answer)["outcome"] == "completed"
+
+
 async def asked(client, count, tokens=5, request_id=None):
     """``count`` requests at once, each on a connection of its own; by whom each was answered, and how often it was forwarded."""
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from forebay.admission.candidates import Candidate
+from forebay.admission.candidates import Weighed
 from forebay.admission.fairness import Account
 from forebay.admission.looks import Position, TeamLoad
 from forebay.admission.pump import Pump
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import Waiting
 from forebay.admission.waits import position
-from forebay.admission.weighing import candidates
+from forebay.admission.weighing import weighed
 from forebay.domain.roster import LaneLoad, ReplicaLoad
 from forebay.domain.shape import Shape
 from forebay.spec.types import Tier
@@ -89,9 +89,9 @@ class Books:
         entry = self._tickets.get(ticket)
         return None if entry is None else position(self._lanes, entry, self._replicas, now_s)
 
-    def candidates(self, ticket: int) -> tuple[Candidate, ...]:
-        """How the replicas compared for one that has just got its permit."""
-        return candidates(self._running(ticket), self._replicas)
+    def weighed(self, ticket: int) -> Weighed:
+        """Of one that has just got its permit."""
+        return weighed(self._running(ticket), self._replicas)
 
     def teams(self) -> list[TeamLoad]:
         """Every team that ever came, by lane."""

@@ -1,4 +1,4 @@
-"""How a replica that a request could have gone to compared when it was sent; `weighing` computes it."""
+"""What was decided when a request was sent: how the replicas compared, what its permit took, how its team stood; `weighing` computes it."""
 
 import msgspec
 
@@ -17,3 +17,36 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     short_of: str
     """What it lacked there (`Shortage`); empty: it fitted; ``failed``: it had failed it before."""
     chosen: bool = False
+
+
+class Permit(msgspec.Struct, frozen=True, gc=False):
+    """What it took of the budgets of its replica."""
+
+    kv_tokens: int
+    """Of its own at its end: the prompt, and the output as estimated."""
+    sequences: int
+    prefill_tokens: int
+    """Of its prompt, but for what was foreseen to be cached."""
+
+
+class TeamShare(msgspec.Struct, frozen=True, gc=False):
+    """Its team in its lane, with the request itself."""
+
+    given: float
+    """Of all virtual tokens that the lane has given since its gateway started."""
+    due: float
+    """Its weight among the teams that had something waiting there; 1: none did."""
+    waiting_teams: int
+    """The others that had."""
+
+
+class Weighed(msgspec.Struct, frozen=True, gc=False):
+    """All of it."""
+
+    candidates: tuple[Candidate, ...] = ()
+    permit: Permit | None = None
+    share: TeamShare | None = None
+    """None: there are more than `weighing.TEAMS_MAX` teams."""
+
+
+UNWEIGHED = Weighed()

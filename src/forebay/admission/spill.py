@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from forebay.admission.budget import Replica
-from forebay.admission.candidates import Candidate
+from forebay.admission.candidates import UNWEIGHED, Weighed
 from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.looks import Position, TeamLoad
 from forebay.admission.outcomes import Refusal
@@ -138,10 +138,10 @@ class SpillAdmission:
     def reweigh(self, weights: Mapping[str, float]) -> None:
         """Nobody waits, so nothing is weighed."""
 
-    def candidates(self, ticket: int) -> tuple[Candidate, ...]:
-        """There is one place."""
+    def weighed(self, ticket: int) -> Weighed:
+        """There is one place, and nothing of it is known."""
         del ticket
-        return ()
+        return UNWEIGHED
 
     def teams(self) -> list[TeamLoad]:
         """None: nobody waits, so nobody is given anything before others."""

@@ -7,13 +7,36 @@ import heapq
 from typing import Final
 
 from forebay.admission.budget import Replica
-from forebay.admission.candidates import Candidate
+from forebay.admission.candidates import Candidate, Permit, TeamShare, Weighed
 from forebay.admission.outcomes import Shortage
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 
 CANDIDATES_MAX: Final = 4
 """The chosen one, and the least loaded others."""
+TEAMS_MAX: Final = 256
+"""Of a lane with more the share of none is added up."""
+
+
+def weighed(ticket: Ticket, replicas: Replicas) -> Weighed:
+    """What is known of ``ticket``, which has just got its permit."""
+    permit = Permit(ticket.total, ticket.sequences, ticket.outstanding)
+    return Weighed(candidates(ticket, replicas), permit, _share(ticket))
+
+
+def _share(ticket: Ticket) -> TeamShare | None:
+    own, accounts = ticket.account, ticket.lane.order.accounts
+    if len(accounts) > TEAMS_MAX:
+        return None
+    given = weights = 0.0
+    waiting = 0
+    for each in accounts.values():
+        given += each.given_tokens
+        if each.waiting and each is not own:
+            waiting += 1
+            weights += 1 / each.per_weight
+    weight = 1 / own.per_weight
+    return TeamShare(round(own.given_tokens / given, 4) if given else 1.0, round(weight / (weight + weights), 4), waiting)
 
 
 def candidates(ticket: Ticket, replicas: Replicas) -> tuple[Candidate, ...]:

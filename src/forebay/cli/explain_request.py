@@ -162,6 +162,7 @@ def _went(record: Record) -> Iterator[tuple[str, str]]:
         yield "overflowed", " → ".join((*record.left, record.pool))
     for one in record.candidates:
         yield ("chosen" if one.chosen else "or"), _score(one)
+    yield from _permitted(record)
     if record.continued:
         yield "continued", f"{record.continued} × on another replica"
     if record.preempted:
@@ -172,6 +173,20 @@ def _went(record: Record) -> Iterator[tuple[str, str]]:
         yield "why", record.why
     if record.retry_after_s is not None:
         yield "told", f"to come back after {record.retry_after_s:.1f} s"
+
+
+def _permitted(record: Record) -> Iterator[tuple[str, str]]:
+    permit, share = record.permit, record.team_share
+    if permit is not None:
+        took = f"{permit.kv_tokens} tokens of KV, {permit.prefill_tokens} to prefill"
+        yield "permit", f"{took}, {permit.sequences} sequence{'s' * (permit.sequences != 1)}"
+    if share is not None:
+        others = (
+            f"beside {share.waiting_teams} other team{'s' * (share.waiting_teams != 1)} that waited"
+            if share.waiting_teams
+            else "no other team waited"
+        )
+        yield "team share", f"{100 * share.given:.1f} % of what the lane has given, {100 * share.due:.1f} % due: {others}"
 
 
 def _score(one: Candidate) -> str:

@@ -6,7 +6,7 @@ Slots, since this is made and dropped for every request, and read many times in 
 from abc import ABC
 from typing import TYPE_CHECKING
 
-from forebay.admission.candidates import Candidate
+from forebay.admission.candidates import UNWEIGHED, Weighed
 from forebay.domain.shape import Shape, Sized
 from forebay.gateway.ask import Ask
 from forebay.gateway.asking import NOTHING, Wants
@@ -44,7 +44,6 @@ class CallState(Caller, ABC):
         "_begun_s",
         "_body",
         "_body_bytes",
-        "_candidates",
         "_connection",
         "_context",
         "_continued",
@@ -101,6 +100,7 @@ class CallState(Caller, ABC):
         "_wait_counted",
         "_waited_for",
         "_wants",
+        "_weighed",
         "_whole",
         "_why",
         "_wire_bytes",
@@ -118,8 +118,8 @@ class CallState(Caller, ABC):
     _answer: ResponseHead | None
     """Of an answer that isn't a failure to be tried elsewhere."""
     _arrived_s: float
-    _candidates: tuple[Candidate, ...]
-    """How the replicas compared when it was last sent, where that was looked at."""
+    _weighed: Weighed
+    """What was decided when it was last sent, where that was looked at."""
     _begun_s: float | None
     """When a stream's first content came."""
     _early: int
@@ -231,7 +231,8 @@ class CallState(Caller, ABC):
         self._only = self._hop = b""
         self._replica = self._waited_for = self._why = ""
         self._queue_s = 0.0
-        self._tried = self._left = self._candidates = ()
+        self._tried = self._left = ()
+        self._weighed = UNWEIGHED
         self.way = b""
         self._wants = NOTHING
         self._open = self._keep_alive = self._over = self._paused = self._resent = self._wait_counted = self._sampled = False

@@ -124,7 +124,7 @@ class Recorded(CallState, ABC):
             self._sampled = True
         else:
             leaving.weighed_left -= 1
-        self._candidates = self._pool.admission.candidates(self.ticket)
+        self._weighed = self._pool.admission.weighed(self.ticket)
 
     def _place(self) -> bytes:
         """Header lines: its pool, the replica that answers, its tier, and the real milliseconds it waited before it was first sent."""
@@ -209,7 +209,7 @@ class Recorded(CallState, ABC):
             begun_s,
             now_s,
             self.way,
-            self._candidates,
+            self._weighed,
         )
         records.ordinary.append(one)
         if slow or self._sampled:
@@ -268,7 +268,7 @@ class Recorded(CallState, ABC):
     def _record(
         self, state: str, outcome: str | None, usage: Usage | None, now_s: float, reason: str = "", place: Place | None = None
     ) -> Record:
-        arrived_s, estimate, begun_s = self._arrived_s, self._estimate, self._begun_s
+        arrived_s, estimate, begun_s, weighed = self._arrived_s, self._estimate, self._begun_s, self._weighed
         return Record(
             id=self._request_id.decode(),
             state=state,
@@ -296,7 +296,9 @@ class Recorded(CallState, ABC):
             retry_after_s=self._retry_after_s,
             place=place,
             way=shown_way(self.way),
-            candidates=self._candidates,
+            candidates=weighed.candidates,
+            permit=weighed.permit,
+            team_share=weighed.share,
         )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from forebay.admission.candidates import Candidate
+from forebay.admission.candidates import Candidate, Permit, TeamShare, Weighed
 from forebay.admission.outcomes import Shortage
 from forebay.domain.roster import Finished
 from forebay.domain.shape import Shape, Usage
@@ -26,7 +26,7 @@ ORDINARY_MAX = 8192
 UNUSUAL_MAX = 8192
 """…and so many of the others."""
 WHY_CHARS_MAX = 240
-RECORD_BYTES_MAX = 2560
+RECORD_BYTES_MAX = 2688
 """Of one record with what it alone holds: ids of requests are at most 128 bytes, few replicas are tried or
 weighed, and ``why`` is cut."""
 ID_CHARS_MAX = 400
@@ -100,6 +100,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """Where it was answered instead of its pool, or why there: as in the answer's headers."""
     candidates: tuple[Candidate, ...] = ()
     """How the replicas compared when it was last sent; empty: it was not weighed (`leaving.SAMPLE_EVERY`)."""
+    permit: Permit | None = None
+    """What it took of its replica's budgets then; None: as ``candidates``."""
+    team_share: TeamShare | None = None
+    """How its team stood in its lane then; None: as ``candidates``, or there are too many teams."""
 
 
 class Live(Protocol):
@@ -115,7 +119,7 @@ class Live(Protocol):
         ...
 
 
-Ordinary = tuple[bytes, str, str, str, float, Shape, float, str, str, Usage | None, float | None, float, bytes, tuple[Candidate, ...]]
+Ordinary = tuple[bytes, str, str, str, float, Shape, float, str, str, Usage | None, float | None, float, bytes, Weighed]
 """Of a request that went as it should: id, team, tier, pool, arrival, estimate, wait, what for, replica, usage, first content, end,
 headers of where it went instead, scores.
 
@@ -181,7 +185,9 @@ class Records:
             ttft_s=None if begun_s is None else begun_s - arrived_s,
             total_s=ended_s - arrived_s,
             way=shown_way(way),
-            candidates=weighed,
+            candidates=weighed.candidates,
+            permit=weighed.permit,
+            team_share=weighed.share,
         )
 
     def _finished(self, record: Record | Ordinary, ended_s: float, unusual: bool) -> Finished:

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from forebay.adapters.sqlite import SqliteStore
-from forebay.admission.candidates import Candidate
+from forebay.admission.candidates import Candidate, Permit, TeamShare
 from forebay.admission.outcomes import Shortage
 from forebay.app.files import STORE_FILE, Running, write_value
 from forebay.cli import admin_client, explain_request
@@ -269,7 +269,9 @@ def history(tmp_path):
     """A state folder whose history has two records under one id."""
     store = SqliteStore(tmp_path / STORE_FILE)
     for outcome in ("shed", "completed"):
-        record = msgspec.structs.replace(RECORD, outcome=outcome, candidates=(Candidate("chat-2", 0.31, 3, 40, 100, "", True),))
+        weighed = (Candidate("chat-2", 0.31, 3, 40, 100, "", True),)
+        permit, share = Permit(1300, 2, 900), TeamShare(0.25, 0.5, 1)
+        record = msgspec.structs.replace(RECORD, outcome=outcome, candidates=weighed, permit=permit, team_share=share)
         store.append_finished([Finished("req-1", "search", 1.0, True, msgspec.Raw(msgspec.json.encode(record)))])
     store.close()
     return str(tmp_path)
@@ -284,11 +286,15 @@ def test_what_the_gateway_has_forgotten_is_in_the_history(gateway, history):
     shown = explain("req-1", "--gateway", "http://g", "--state", history).output
     assert "request req-1: completed" in shown  # the latest
     assert "chat-2: load 31 %, 3 streams, 40 tokens to prefill before it, 100 tokens of the prompt cached" in shown
+    assert "1300 tokens of KV, 900 to prefill, 2 sequences" in shown
+    assert "25.0 % of what the lane has given, 50.0 % due: beside 1 other team that waited" in shown
 
 
 def test_after_forebay_has_ended_it_is_in_the_history(history):
     found = json.loads(explain("req-1", "--state", history, "--json", "-").output)
     assert (found["outcome"], found["candidates"][0]["load"]) == ("completed", 0.31)
+    assert found["permit"] == {"kv_tokens": 1300, "sequences": 2, "prefill_tokens": 900}
+    assert found["team_share"] == {"given": 0.25, "due": 0.5, "waiting_teams": 1}
 
 
 def test_what_is_in_neither_is_said_to_be_in_neither(gateway, history):

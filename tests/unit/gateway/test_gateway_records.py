@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from emulated_fleet import body, fleet
 
-from forebay.admission.candidates import Candidate
+from forebay.admission.candidates import Candidate, Permit, TeamShare
 from forebay.admission.weighing import CANDIDATES_MAX
 from forebay.gateway import leaving as leaving_module
 from forebay.gateway import records as records_module
@@ -305,13 +305,20 @@ def test_what_a_record_holds_is_bounded(world):
         assert sum(map(sys.getsizeof, (one, *one))) <= RECORD_BYTES_MAX
         record = await record_of(front, "x" * 128)
         weighed = (Candidate("r", 0.5, 300, 5000, 5000, "slots"),) * CANDIDATES_MAX
-        full = msgspec.structs.replace(record, why="é" * WHY_CHARS_MAX, tried=("r" * 64,) * 2, candidates=weighed)
+        full = msgspec.structs.replace(
+            record,
+            why="é" * WHY_CHARS_MAX,
+            tried=("r" * 64,) * 2,
+            candidates=weighed,
+            permit=Permit(10**7, 99, 10**7),
+            team_share=TeamShare(0.3333, 0.3333, 99),
+        )
         fields = msgspec.structs.astuple(full)
         scores = [number for one in weighed for number in (one, one.load, one.prefill_tokens, one.cached_tokens)]
         assert sys.getsizeof(full) + sum(map(sys.getsizeof, (*fields, *full.tried, *scores))) <= RECORD_BYTES_MAX
 
     world(test, quick)
-    assert (ORDINARY_MAX + UNUSUAL_MAX) * RECORD_BYTES_MAX <= 40 * 2**20
+    assert (ORDINARY_MAX + UNUSUAL_MAX) * RECORD_BYTES_MAX <= 42 * 2**20
 
 
 def test_an_engine_that_is_a_forebay_too_does_not_tell_its_own_place(world):
@@ -344,7 +351,13 @@ def test_one_in_so_many_that_went_well_is_kept_with_the_scores_of_the_replicas(w
         assert [one.chosen for one in record.candidates] == [True, False]
         assert record.candidates[0].replica == record.replica
         assert (await record_of(front, f"n{SAMPLE_EVERY}")).candidates == record.candidates
-        assert (await record_of(front, "n1")).candidates == ()
+        assert (record.permit, record.team_share) == (
+            Permit(record.permit.kv_tokens, 1, record.estimated_prompt_tokens),
+            TeamShare(1.0, 1.0, 0),
+        )
+        assert record.permit.kv_tokens == record.estimated_prompt_tokens + record.estimated_output_tokens
+        plain = await record_of(front, "n1")
+        assert (plain.candidates, plain.permit, plain.team_share) == ((), None, None)
         assert kept(front) == []
 
     world(test, quick, quick)
