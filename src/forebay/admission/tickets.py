@@ -86,8 +86,7 @@ class Ticket:
     ) -> None:
         self.id = ticket
         self.lane = lane
-        self.account = account
-        """Its team, in this lane."""
+        self.account = account  # its team, in this lane
         prompt = shape.prompt_tokens
         output = self.output = self.expected = shape.output_tokens
         """Output tokens estimated at arrival; ``expected`` is re-estimated while it runs, and never less than ``emitted``."""
@@ -97,8 +96,7 @@ class Ticket:
         self.cost = self.uncached + 2 * output
         """Virtual tokens its team will be charged, as estimated (`fairness.OUTPUT_COST`)."""
         sequences = self.sequences = shape.sequences
-        prompts = shape.prompts
-        self.longest = (prompt if prompts == 1 else -(-prompt // prompts)) + -(-output // sequences)
+        self.longest = (prompt if shape.prompts == 1 else -(-prompt // shape.prompts)) + -(-output // sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
         prompt = self.prompt = prompt - shape.passing_tokens
         self.total = prompt + output
@@ -120,10 +118,8 @@ class Ticket:
         """Of its prompt, what is counted beside the permits of its replica since others hold it too (`sharing`), and what others held
         when it was sent, whether it is counted so or not."""
         self.excluded = excluded
-        self.outstanding = 0
-        """Prefill tokens it still occupies: its uncached prompt until the first token."""
-        self.whole = whole
-        """Its first token is not told."""
+        self.outstanding = 0  # prefill tokens it still occupies: its uncached prompt until the first token
+        self.whole = whole  # its first token is not told
         self.answered = self.returned = self.shared = False
         """Something of its answer is with the client. It had been started before it last began to wait.
         It runs on what its lane was owed."""
