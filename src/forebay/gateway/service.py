@@ -117,7 +117,6 @@ class Gateway(Duties):
         self.metering = Metering(name, journal or NoJournal(ids.fresh("journal")), clock, self._emit)
         self.usage = self.metering.book
         self._catalogue = Catalogue(spec, self.desk)
-        self._models = self._catalogue.pools
         everywhere = (*self.desk.pools.values(), *self.desk.spills)
         self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
         self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries, self.latencies)
@@ -167,7 +166,6 @@ class Gateway(Duties):
             server.limits = spec.limits
         self._identity = Identity(spec)
         self._catalogue = self._pages.catalogue = Catalogue(spec, self.desk)
-        self._models = self._catalogue.pools
 
     async def close(self) -> None:
         """Close at once: clients that are still served see a reset."""
@@ -298,7 +296,7 @@ class Gateway(Duties):
         if type(ask) is ErrorReply:  # `isinstance` is slow for Structs
             self._refuse(connection, ask, request_id)
             return
-        pool = self._models.get(ask.model) or self._models.get(self._catalogue.only if not ask.model else "")
+        pool = self._catalogue.of(ask.model, caller.residency)
         tier = caller.tier if ask.service_tier is None else self._identity.tier(caller, ask.service_tier)
         if pool is None or type(tier) is ErrorReply:
             self._refuse(connection, tier if type(tier) is ErrorReply else no_model(ask.model), request_id)
@@ -321,7 +319,7 @@ class Gateway(Duties):
         elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
             self._refuse(connection, error, request_id)
         else:
-            self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id, peek)
+            self._start_call(connection, request, route, pool, tier, ask, caller, body, request_id, peek)
 
     def _start_call(
         self,
@@ -331,18 +329,19 @@ class Gateway(Duties):
         pool: PoolDesk,
         tier: Tier,
         ask: Ask,
-        team: str,
+        caller: Caller,
         body: bytes,
         request_id: bytes,
         peek: Peek | None,
     ) -> None:
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
-        shape, sized = shape_of(self.desk.estimator, route, pool, ask, team, body, size, peek)
+        shape, sized = shape_of(self.desk.estimator, route, pool, ask, caller.team, body, size, peek)
         way, spoken = b"", route.generates and not route.multipart
         if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
-            asked = long_context.Asked(team, size, output_tokens_max(ask), choices_of(ask), sized, shape.prompts)
-            pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size))
-        call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
+            asked = long_context.Asked(caller.team, size, output_tokens_max(ask), choices_of(ask), sized, shape.prompts)
+            prefix_of_shape = partial(self._prefix, pool, ask, body, size)
+            pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, prefix_of_shape, caller.residency)
+        call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
         connection.reply = call
         call.sized, call.way = sized, way
         prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken else None
