@@ -138,7 +138,8 @@ class Direct:
         )
         self._head, self._held = None, b""
         try:
-            self._exchange = self._context.upstream.send(url, wire, self, STREAM_S if self._response_id else DIRECT_S)
+            streams = self._response_id and b"stream=true" in request.target
+            self._exchange = self._context.upstream.send(url, wire, self, STREAM_S if streams else DIRECT_S)
         except ValueError:
             self._next()
             return

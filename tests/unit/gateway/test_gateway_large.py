@@ -229,6 +229,25 @@ def test_a_large_body_is_passed_on_and_not_held(large):
     large(test)
 
 
+def test_an_engine_that_waits_for_the_rest_of_a_slow_clients_body_does_not_hang(world):
+    """Its answer is due by far, counted from when it was sent the beginning."""
+    body = big().replace(b'"model"', b'"max_tokens":1,"model"')
+
+    async def test(front):
+        for _ in range(4):
+            assert (await front.ask({"model": "llama", "messages": []})).status == 200
+        client = await front.client()
+        client.writer.write(b"POST %b HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), len(body)))
+        for start in range(0, len(body), 20_000):
+            client.writer.write(body[start : start + 20_000])
+            await front.sleep(4.5)
+        assert (await client.read()).status == 200
+        assert front.clock.now_s() > 25
+        assert sum(front.gateway.desk.pools["chat"].silences.found.values()) == 0
+
+    world(test, echo, echo, limits=LIMITS)
+
+
 def test_a_stream_that_was_asked_for_beyond_what_was_looked_at_is_one(large):
     body = big()[:-1] + b',"stream":true}'
 

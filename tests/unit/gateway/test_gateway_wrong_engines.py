@@ -249,9 +249,15 @@ def test_tokens_are_counted_by_another_one_soon_where_the_first_hangs_and_at_onc
         await answer.gone.wait()
 
     async def counts(seen, answer):
-        answer.json(200, {"count": 3})
+        if seen.line.startswith(b"GET"):
+            answer.json(200, {"id": "resp_1", "object": "response"})
+        else:
+            answer.json(200, {"count": 3})
 
     async def test(front):
+        asked_s = front.clock.now_s()
+        assert (await front.ask(None, target="/v1/responses/resp_1")).status == 200
+        assert front.clock.now_s() - asked_s < 6
         for _ in range(4):
             asked_s = front.clock.now_s()
             assert (await front.ask({"model": "llama", "prompt": "a"}, target="/tokenize")).status == 200
