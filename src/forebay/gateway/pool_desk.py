@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LEARN_ALL: Final = 64
 LEARN_EVERY: Final = 4
+TIMED_EVERY: Final = 32
+"""Of those from which something is learned (a multiple of `LEARN_EVERY`)."""
 UNKNOWN_CONTEXT_TOKENS = 2**31
 UNKNOWN_INPUT_TOKENS = 8192
 """Of one input that is only read, as for embeddings, where the model's context isn't known."""
@@ -249,7 +251,9 @@ class PoolDesk:
         return prefill_s, (expected_steps if steps is None else steps) * self.step_s
 
     def took_whole(self, ticket: int, seconds: float, output_tokens: int) -> None:
-        """An answer that came whole took so long."""
+        """An answer that came whole took so long; all are measured at first, then a sample."""
+        if self._finished > LEARN_ALL and self._finished % TIMED_EVERY:
+            return
         admission = self.admission
         if not isinstance(admission, SpillAdmission):
             prefill_s, decode_s = self.foreseen_s(admission, ticket, steps=output_tokens)
