@@ -85,6 +85,9 @@ def engine_of(chance):
     """Mostly it answers."""
 
     async def script(seen, answer):
+        if seen.line.startswith(b"GET "):  # a page of metrics, of which it has none
+            answer.json(404, {"detail": "Not Found"})
+            return
         await chance.choices((answers, cuts, refuses, hangs), (90, 4, 4, 2))[0](seen, answer, chance)
 
     return FakeEngine(script)
