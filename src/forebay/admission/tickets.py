@@ -37,6 +37,7 @@ class Ticket:
         "late_at_s",
         "later",
         "longest",
+        "only",
         "output",
         "output_max",
         "outstanding",
@@ -64,8 +65,12 @@ class Ticket:
 
     late_at_s: float
     """From then on its TTFT can't be met; of one that has waited."""
+    only: str
+    """The one replica that can serve it; empty: any may."""
     prefilled_s: float
     """When its prompt is foreseen to be prefilled; of one that has been started."""
+    prefix: "Prefix | None"
+    """What of its prompt may be cached; None: nobody looks."""
     queued_s: float
     """Since when it waits; of one that has waited."""
 
@@ -81,6 +86,7 @@ class Ticket:
         whole: bool = False,
         prefix: "Prefix | None" = None,
         excluded: tuple[str, ...] = (),
+        only: str = "",
     ) -> None:
         self.id = ticket
         self.lane = lane
@@ -111,10 +117,10 @@ class Ticket:
         """Who expires before it in its lane, while it waits, and who after it (`deadlines`)."""
         self.later: Ticket | None = None
         self.prefix = prefix
-        """What of its prompt may be cached; None: nobody looks."""
         self.spared = 0
         """Prompt tokens foreseen to be cached where it runs; ``uncached`` is without them until its permit ends."""
         self.excluded = excluded
+        self.only = only
         self.outstanding = 0
         """Prefill tokens it still occupies: its uncached prompt until the first token."""
         self.whole = whole
