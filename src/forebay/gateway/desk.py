@@ -8,7 +8,6 @@ the deadlines of every pool.
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
 
 from forebay.admission.effects import Dispatch, Effect, Refuse, Requeue
 from forebay.admission.estimate import Estimator
@@ -25,9 +24,6 @@ from forebay.gateway.shared_limits import SharedLimits
 from forebay.gateway.waits import Waits
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.spec.types import Spec, TeamLimits, Tier
-
-if TYPE_CHECKING:
-    pass
 
 
 class Desk:
@@ -85,9 +81,8 @@ class Desk:
             self._taken[ticket] = (quota, shape.total_tokens, now_s)
         pool.calls[ticket] = call
         admission = pool.admission
-        effects = admission.arrive(
-            ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole, prefix, tried
-        )
+        longest_s, ttft_s, waits_s, only = tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, call.kept_at
+        effects = admission.arrive(ticket, tier.name, team, shape, now_s, longest_s, ttft_s, waits_s, whole, prefix, tried, only)
         waits = admission.queue.count
         first = effects[0] if len(effects) == 1 and not (self._carrying or waits) else None
         if type(first) is Dispatch and first.ticket == ticket:
@@ -137,6 +132,7 @@ class Desk:
             waits.whole,
             prefix,
             tried,
+            call.kept_at,
         )
         self._after(to, effects)
 

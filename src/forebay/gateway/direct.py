@@ -3,6 +3,7 @@
 It is sent to one replica after the other until one answers; an answer passes as it comes.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
@@ -11,6 +12,7 @@ from forebay.gateway.http import ClientConnection
 from forebay.gateway.passed import PassedHead, PassedHeads, passed_answer
 from forebay.gateway.refusals import ASKS_KEY_REPLY
 from forebay.gateway.request import Request
+from forebay.ports.clock import TimerHandle
 from forebay.ports.upstream import ASKS_KEY, End, Exchange, ResponseHead, Upstream
 
 TRIED_MAX = 16
@@ -18,7 +20,11 @@ TRIED_MAX = 16
 DIRECT_S = 60.0
 """Real seconds from asking one replica to the end of its answer."""
 STREAM_S = 7200.0
-"""The same where a stream may follow."""
+"""The same where a stream may follow…"""
+HEAD_S = 60.0
+"""…whose head comes within this…"""
+HEAD_BEFORE_NEXT_S = 5.0
+"""…and within this where another replica can be asked: one that hangs keeps nobody from it."""
 ERROR_BYTES_MAX = 64 * 1024
 
 
@@ -30,6 +36,10 @@ class DirectContext(Protocol):
 
     def asks_key(self, url: str, status: int) -> None:
         """The engine at ``url`` asks for a key that it isn't shown."""
+        ...
+
+    def later(self, real_s: float, due: Callable[[], None]) -> TimerHandle:
+        """Call ``due`` in so many real seconds."""
         ...
 
     def over(self, direct: "Direct", deleted: str) -> None:
@@ -48,6 +58,8 @@ class Direct:
         "_body",
         "_connection",
         "_context",
+        "_doubtful",
+        "_due",
         "_exchange",
         "_failed",
         "_framed",
@@ -89,9 +101,13 @@ class Direct:
         self._response_id = response_id
         self._tried = 0
         self._exchange: Exchange | None = None
+        self._due: TimerHandle | None = None
+        """When the head of an answer is overdue."""
         self._head: ResponseHead | None = None
         self._held = b""  # of an answer that isn't passed on yet
         self._failed = ErrorReply(502, "server_error", "engines_failed", "No engine could be reached.")
+        self._doubtful = False
+        """One that may keep it did not say."""
         self._resent = self._open = self._over = self._paused = self._framed = self._keep_alive = False
 
     def start(self) -> None:
@@ -119,10 +135,30 @@ class Direct:
         except ValueError:
             self._next()
             return
+        if self._due is None:
+            self._due = self._context.later(HEAD_S if self._tried + 1 == len(self._urls) else HEAD_BEFORE_NEXT_S, self._overdue)
         if self._paused:
             self._exchange.pause()
 
+    def _overdue(self) -> None:
+        """The head of the answer did not come in time."""
+        exchange, self._exchange, self._due = self._exchange, None, None
+        if exchange is not None:
+            exchange.abort()
+        self._fail(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
+
+    def _fail(self, error: ErrorReply) -> None:
+        """This one does not say."""
+        self._failed, self._doubtful = error, True
+        self._next()
+
+    def _in_time(self) -> None:
+        due, self._due = self._due, None
+        if due is not None:
+            due.cancel()
+
     def _next(self) -> None:
+        self._in_time()
         self._tried += 1
         self._resent = False
         self._send()
@@ -160,6 +196,7 @@ class Direct:
 
     def head(self, head: ResponseHead) -> None:
         """See `ports.ResponseSink`."""
+        self._in_time()
         self._head = head
         self._passed = self._context.passed_heads.of(head)
 
@@ -195,8 +232,7 @@ class Direct:
             self._resent = True
             self._send()
         else:
-            self._failed = ErrorReply(502, "server_error", "engines_failed", f"The engine could not be reached or broke off ({end}).")
-            self._next()
+            self._fail(ErrorReply(502, "server_error", "engines_failed", f"The engine could not be reached or broke off ({end})."))
 
     def _complete(self, head: ResponseHead) -> None:
         if head.status < 400:
@@ -205,12 +241,13 @@ class Direct:
             return
         if head.status in ASKS_KEY:
             self._context.asks_key(self._urls[self._tried], head.status)
-            self._failed = ASKS_KEY_REPLY
-            self._next()
+            self._fail(ASKS_KEY_REPLY)
             return
         shaped = in_shape(head.status, self._held, self._request.target)
         if head.status >= 500 or head.status == 429 or (head.status == 404 and self._response_id):
-            self._failed = shaped or ErrorReply(head.status, "invalid_request_error", None, "No engine keeps this response.")
+            if head.status != 404 or not self._doubtful:
+                self._failed = shaped or ErrorReply(head.status, "invalid_request_error", None, "No engine keeps this response.")
+            self._doubtful = self._doubtful or head.status != 404
             self._next()
             return
         self._end()
@@ -231,6 +268,7 @@ class Direct:
 
     def _end(self, deleted: str = "") -> None:
         self._over = True
+        self._in_time()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.abort()

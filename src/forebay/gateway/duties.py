@@ -52,10 +52,6 @@ class Duties(Context, ABC):
             return error
         return msgspec.structs.replace(error, retry_after_s=jittered(error.retry_after_s, self.chance.random()))
 
-    def serves(self, url: str) -> bool:
-        """Whether the present roster has a replica there."""
-        return url in self._urls
-
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off; told once a sweep, however many there were."""
         self._truncations += 1
@@ -100,6 +96,14 @@ class Duties(Context, ABC):
         for pool in self.desk.pools.values():
             asking = pool.outliers.asking
             if asking and any(replica.url == url and replica.id in asking for replica in pool.roster.replicas):
+                return True
+        return False
+
+    def is_out(self, url: str) -> bool:
+        """Whether the replica at ``url`` is ejected."""
+        for pool in self.desk.pools.values():
+            out = pool.outliers.out
+            if out and any(replica.url == url and replica.id in out for replica in pool.roster.replicas):
                 return True
         return False
 

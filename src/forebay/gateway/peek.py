@@ -34,9 +34,11 @@ _FILE = re.compile(rb"content-disposition:[^\r\n]*;[ \t]*filename\*?=", re.IGNOR
 class JsonPeek:
     """The beginning of a body of JSON."""
 
-    __slots__ = ("_at", "_deep", "_key", "_lost", "_phase", "_start", "_values", "found", "held", "model_span")
+    __slots__ = ("_at", "_deep", "_key", "_lost", "_phase", "_start", "_values", "_whole", "found", "held", "model_span")
 
-    def __init__(self) -> None:
+    def __init__(self, whole: bool = False) -> None:
+        """``whole``: nothing flows before all of it is here, since any of its fields may say where it may go."""
+        self._whole = whole
         self.held = bytearray()
         self.found = False
         self.model_span = (0, 0)
@@ -151,7 +153,7 @@ class JsonPeek:
             self._values[key] = bytes(self.held[self._start : end])
             if key == b"model":
                 self.model_span = (self._start, end)
-                self.found = True
+                self.found = not self._whole
         self._at, self._phase = end, 6
 
 
@@ -248,9 +250,9 @@ def form_peek(request: Request) -> FormPeek | None:
     return peek
 
 
-def peek_for(kind: bytes, multipart: bool) -> JsonPeek | FormPeek | None:
-    """How to look into a body of this type; None where a form says no boundary."""
+def peek_for(kind: bytes, multipart: bool, *, whole: bool = False) -> JsonPeek | FormPeek | None:
+    """How to look into a body of this type; None where a form says no boundary. ``whole``: see `JsonPeek`."""
     if not multipart:
-        return JsonPeek()
+        return JsonPeek(whole)
     match = _BOUNDARY.match(kind.strip())
     return None if match is None else FormPeek(match[1] or match[2])

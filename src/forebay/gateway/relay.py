@@ -63,7 +63,7 @@ class Call(LentCall):
         if stream:
             self._wants = _UNASKED
         pool = self._pool
-        if pool.lacking and self._ask.model in pool.adapters:
+        if pool.lacking and not self.kept_at and self._ask.model in pool.adapters:
             self._tried = pool.lacking.replicas(self._ask.model, pool.routed, now_s)
         self._context.retries.arrived_total += 1
         if by_peer:  # counted where it came in

@@ -20,6 +20,7 @@ from forebay.gateway.ask import Ask
 from forebay.gateway.body import choices_of, output_tokens_max, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
+from forebay.gateway.conversations import Seek
 from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
 from forebay.gateway.duties import Duties, nobody
@@ -31,9 +32,8 @@ from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
 from forebay.gateway.latencies import Latencies
 from forebay.gateway.lending import Lending
-from forebay.gateway.light import Light
+from forebay.gateway.light import Kept, Light
 from forebay.gateway.metering import Metering
-from forebay.gateway.meters import TierMeter
 from forebay.gateway.pages import Pages
 from forebay.gateway.passed import PassedHeads
 from forebay.gateway.peek import form_peek, peek_for
@@ -83,9 +83,7 @@ class Gateway(Duties):
     ) -> None:
         """``crew``: relay workers that streams are lent to."""
         self.spec = spec
-        self.clock = clock
-        self.upstream = upstream
-        self.chance = chance
+        self.clock, self.upstream, self.chance = clock, upstream, chance
         self.limits, self.speed, self.name = spec.limits, clock.speed, name
         self.passed_heads, self.foreign_heads = PassedHeads(), PassedHeads(foreign=True)
         self.retries, self.latencies = RetryBudget(), Latencies()
@@ -117,8 +115,7 @@ class Gateway(Duties):
         self.usage = self.metering.book
         self._catalogue = Catalogue(spec, self.desk)
         self._models = self._catalogue.pools
-        everywhere = (*self.desk.pools.values(), *self.desk.spills)
-        self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
+        self._meters = [meter for pool in (*self.desk.pools.values(), *self.desk.spills) for meter in pool.meters.values()]
         self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries, self.latencies)
         self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, self.desk, lambda: not self.draining)
 
@@ -175,7 +172,6 @@ class Gateway(Duties):
             self.peering.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-            self._sweeper = None
         for server in self.servers:
             server.closing = True
             server.close()
@@ -228,13 +224,13 @@ class Gateway(Duties):
         return self.desk.shares.told_with(self.snapshot())
 
     @property
-    def direct(self) -> set[Direct]:
-        """Requests inside that need no permit."""
-        return self._light.live
+    def direct(self) -> set[Direct | Seek]:
+        """Requests inside that need no permit, or not yet."""
+        return self._light.inside
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
-        self.shown.check(len(self._light.live))
+        self.shown.check(len(self._light.inside))
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -276,7 +272,7 @@ class Gateway(Duties):
         route = POSTS.get(request.target.partition(b"?")[0])
         if route is None or route.light or request.method != b"POST":
             return None
-        return peek_for(content_type(request.facts), route.multipart)
+        return peek_for(content_type(request.facts), route.multipart, whole=route.stateful)
 
     def _handle_large(self, connection: ClientConnection, request: Request) -> None:
         route = POSTS[request.target.partition(b"?")[0]]
@@ -318,10 +314,11 @@ class Gateway(Duties):
             call.start(tier, shape, self.desk.now_s(), facts.patience_s, prefix)
         elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
-        elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
-            self._refuse(connection, error, request_id)
+        elif route.stateful and (previous := previous_of(ask)) is not None:
+            start = partial(self._start_call, connection, request, route, pool, tier, ask, caller.team, body, request_id, peek)
+            self._light.go_on(previous, pool, caller.team, connection, request_id, start)
         else:
-            self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id, peek)
+            self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id, peek, None)
 
     def _start_call(
         self,
@@ -335,18 +332,21 @@ class Gateway(Duties):
         body: bytes,
         request_id: bytes,
         peek: Peek | None,
+        kept: Kept | None,
     ) -> None:
+        if kept is not None:
+            pool = kept.pool
         output_max = output_tokens_max(ask) if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         sized = pool.sizing.look(body) if route.generates and peek is None else None
         shape = self.desk.estimator.shape(team, pool.model, size, output_max, choices_of(ask), pool.context_tokens, sized)
         way, spoken = b"", route.generates and not route.multipart
-        if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
+        if pool.long is not None and spoken and kept is None and ask.model not in self._catalogue.adapters:
             asked = long_context.Asked(team, size, output_max, choices_of(ask), sized)
             pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size))
         call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
         connection.reply = call
-        call.sized, call.way = sized, way
+        call.sized, call.way, call.kept_at = sized, way, kept.replica if kept is not None else ""
         prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken else None
         call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)
 

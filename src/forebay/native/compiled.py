@@ -42,7 +42,7 @@ _ROOMS = {
         "weighing",
     ),
     "gateway": (
-        "body", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "identity", "large", "latencies",
+        "body", "bound", "call", "context", "desk", "duties", "ending", "firsts", "heads", "http", "identity", "large", "latencies",
         "leaving", "lent", "meters", "moving", "passed", "pool_desk", "reader", "recorded", "recovery", "relay", "repeats",
         "request", "retries", "routes", "service", "shape_errors", "sizing", "surface", "usage", "whole",
     ),
