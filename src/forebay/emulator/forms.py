@@ -29,23 +29,37 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 Ended = Callable[[Answer, Sequence], None]
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """One response, as an engine keeps it that was told to."""
+
+    body: bytes
+    messages: list[dict[str, Any]]
+    """The conversation up to it, and its own."""
+
+
+Responses = dict[str, Kept]
+"""Those of one engine, by their ids."""
+Translate = Callable[[Request, Responses], dict[str, Any]]
+"""Makes a chat's body, or a completion's, of a request; some go on from what the engine keeps."""
+
+
 class Form:
     """One endpoint. ``prefix`` of the answer's id; ``make`` its answer."""
 
-    def __init__(self, prefix: str, chat: bool, translate: Callable[[Request], dict[str, Any]], make: "type[FormAnswer]") -> None:
+    def __init__(self, prefix: str, chat: bool, translate: Translate, make: "type[FormAnswer]") -> None:
         self.prefix = prefix
         self.chat = chat
         self._translate = translate
         self._make = make
 
-    def body(self, request: Request) -> bytes:
-        """The request as a chat's, or a completion's; raises ApiError (400)."""
+    def body(self, request: Request, kept: Responses) -> bytes:
+        """The request as a chat's, or a completion's; raises ApiError (400, and 404 for one that goes on from what is not ``kept``)."""
         try:
-            return _encode(self._translate(request))
+            return _encode(self._translate(request, kept))
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise bad_request(f"the request is not valid: {error!r}") from error
 
-    def answer(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: dict[str, bytes]) -> Answer:
+    def answer(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: Responses) -> Answer:
         """What will answer it; ``kept`` takes what the engine keeps."""
         return self._make(exchange, asked, names, ended, kept)
 
@@ -59,7 +73,7 @@ class FormAnswer(Answer):
 
     streams = False
 
-    def __init__(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: dict[str, bytes]) -> None:
+    def __init__(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: Responses) -> None:
         super().__init__(exchange, asked, names, ended)
         self._kept = kept
         self._number = 0
@@ -163,9 +177,10 @@ class ResponseAnswer(FormAnswer):
 
     def whole(self) -> dict[str, Any]:
         response = self._response("completed")
+        messages = [*_conversation(_decode(self.exchange.request.body), self._kept), {"role": "assistant", "content": self.text}]
         if len(self._kept) >= KEPT_MAX:
             del self._kept[next(iter(self._kept))]
-        self._kept[self.names.id] = _encode(response)
+        self._kept[self.names.id] = Kept(_encode(response), messages)
         return response
 
     def _event(self, event: dict[str, Any]) -> bytes:
@@ -288,11 +303,24 @@ def _limits(request: dict[str, Any], bound: str) -> dict[str, Any]:
     return wanted
 
 
-def _response_body(request: Request) -> dict[str, Any]:
+def _response_body(request: Request, kept: Responses) -> dict[str, Any]:
     asked = _decode(request.body)
+    previous = asked.get("previous_response_id")
+    if previous is not None and previous not in kept:
+        raise _not_kept(previous)
+    return {**_limits(asked, "max_output_tokens"), "messages": _conversation(asked, kept)}
+
+
+def _conversation(asked: dict[str, Any], kept: Responses) -> list[dict[str, Any]]:
+    """What was said before, as far as it is kept, and what is given now."""
+    before = kept.get(asked.get("previous_response_id") or "")
     given = asked["input"]
     messages = [{"role": "user", "content": given}] if isinstance(given, str) else [_plain(message) for message in given]
-    return {**_limits(asked, "max_output_tokens"), "messages": messages}
+    return messages if before is None else [*before.messages, *messages]
+
+
+def _not_kept(response_id: str) -> ApiError:
+    return ApiError(404, "invalid_request_error", f"Response with id '{response_id}' not found.", "response_id")
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +330,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     return {"role": message.get("role", "user"), "content": content}
 
 
-def _message_body(request: Request) -> dict[str, Any]:
+def _message_body(request: Request, _: Responses) -> dict[str, Any]:
     asked = _decode(request.body)
     if "max_tokens" not in asked:
         raise bad_request("max_tokens: Field required", "max_tokens")
@@ -311,13 +339,13 @@ def _message_body(request: Request) -> dict[str, Any]:
     return {**_limits(asked, "max_tokens"), "messages": [*first, *map(_plain, asked["messages"])]}
 
 
-def _pooled_body(request: Request) -> dict[str, Any]:
+def _pooled_body(request: Request, _: Responses) -> dict[str, Any]:
     asked = _decode(request.body)
     texts = asked.get("input", asked.get("documents", asked.get("text_2", asked.get("queries"))))
     return {**_limits(asked, ""), "stream": False, "prompt": texts, "max_tokens": 1}
 
 
-def _audio_body(request: Request) -> dict[str, Any]:
+def _audio_body(request: Request, _: Responses) -> dict[str, Any]:
     fields = {name.decode(): value.decode() for name, value in _FIELD.findall(request.body)}
     named = {"model": fields["model"]} if "model" in fields else {}
     return {**named, "prompt": [0] * AUDIO_TOKENS, "max_tokens": 16}
@@ -347,12 +375,12 @@ def counted(exchange: Exchange, tokens: Callable[[bytes], int]) -> None:
         exchange.respond(200, _encode({"input_tokens": tokens(_encode({"messages": messages}))}))
 
 
-def kept(exchange: Exchange, answers: dict[str, bytes]) -> None:
+def kept(exchange: Exchange, answers: Responses) -> None:
     """``/v1/responses/{id}`` and its cancellation, of an engine that keeps its answers."""
     response_id = exchange.request.path.split("/")[3]
     if response_id not in answers:
-        raise ApiError(404, "NotFoundError", f"Response with id '{response_id}' not found.")
-    exchange.respond(200, answers[response_id])
+        raise _not_kept(response_id)
+    exchange.respond(200, answers[response_id].body)
 
 
 def detokenized(exchange: Exchange) -> None:

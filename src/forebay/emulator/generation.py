@@ -11,7 +11,7 @@ from forebay.emulator.behaviour import Behaviour
 from forebay.emulator.body import ApiError, Asked, bad_request, decode
 from forebay.emulator.core import Core, Sequence
 from forebay.emulator.faults import Faults, Kind
-from forebay.emulator.forms import Form
+from forebay.emulator.forms import Form, Responses
 from forebay.emulator.http import Exchange
 from forebay.emulator.stats import RequestTimes, Stats
 from forebay.ports import Clock
@@ -37,7 +37,7 @@ class Generation:
         self.closing = False
         """The engine takes no more requests; what runs may finish."""
         self.live: dict[Answer, None] = {}
-        self.kept: dict[str, bytes] = {}
+        self.kept: Responses = {}
         """Responses by their ids, as an engine keeps them that was told to."""
         self.on_quiet: Callable[[], None] | None = None
         """Called when the last live answer has ended."""
@@ -56,7 +56,7 @@ class Generation:
             raise BROKEN
         if self.closing:
             raise SHUTTING_DOWN
-        asked = decode(exchange.request.body if form is None else form.body(exchange.request), chat)
+        asked = decode(exchange.request.body if form is None else form.body(exchange.request, self.kept), chat)
         if asked.model is not None and asked.model != self._model and asked.model not in self._behaviour.adapters:
             raise ApiError(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
         for prompt in asked.prompts:
