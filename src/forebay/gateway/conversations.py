@@ -147,7 +147,7 @@ class Conversations:
         connection.reply = None
         found = self._theirs(response_id, known, team, among_teams=replicas is None)
         try:
-            then(unsure(response_id) if known is None and not sure else found)
+            then(unsure(response_id) if isinstance(found, ErrorReply) and known is None and not sure else found)
         except Exception:
             connection.abort()  # a fault of ours: nobody else would tell its client
             raise
