@@ -16,6 +16,8 @@ class Holder(msgspec.Struct, frozen=True, gc=False):
 
     url: str
     team: str
+    tokens: int = 0
+    """Of the conversation up to its end, as its engine told; 0: it has not."""
 
 
 class Holders:
@@ -35,6 +37,13 @@ class Holders:
             if len(self._held) >= self._most:
                 del self._held[next(iter(self._held))]
             self._held[response_id] = holder
+            self.changes += 1
+
+    def told(self, response_id: str, tokens: int) -> None:
+        """Its conversation is so many tokens by now."""
+        holder = self._held.get(response_id)
+        if holder is not None and holder.tokens != tokens:
+            self._held[response_id] = msgspec.structs.replace(holder, tokens=tokens)
             self.changes += 1
 
     def restore(self, held: Iterable[tuple[str, Holder]]) -> None:

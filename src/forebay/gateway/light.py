@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from forebay.domain.roster import Roster
+from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.conversations import Conversations, Peers, Seek, Then, not_found, previous_not_found
 from forebay.gateway.desk import Desk
@@ -36,6 +37,13 @@ class Kept(msgspec.Struct, frozen=True):
 
     pool: PoolDesk
     replica: str
+    tokens: int
+    """Of the conversation so far; 0: not known."""
+
+
+def with_history(shape: Shape, tokens: int) -> Shape:
+    """``shape`` of what was sent, with so many tokens that were said before: they are in the KV with it, and mostly cached there."""
+    return msgspec.structs.replace(shape, prompt_tokens=shape.prompt_tokens + tokens, cached_tokens=tokens) if tokens else shape
 
 
 class LightContext(Protocol):
@@ -122,7 +130,7 @@ class Light:
 
         def place(found: Holder | ErrorReply | None) -> None:
             if isinstance(found, Holder):
-                kept = self._kept(found.url, pool)
+                kept = self._kept(found, pool)
                 if kept is not None:
                     start(kept)
                     return
@@ -143,15 +151,15 @@ class Light:
         asked = None if self._context.spec.teams else replicas
         self.conversations.find(response_id, team, self._context.peering, asked, connection, request_id, then)
 
-    def _kept(self, url: str, pool: PoolDesk) -> Kept | None:
-        """The replica at ``url``, if it serves the same model."""
+    def _kept(self, holder: Holder, pool: PoolDesk) -> Kept | None:
+        """Its replica, if that serves the same model."""
         pools = self._context.desk.pools
         for listed in self._context.roster.pools:
             there = pools.get(listed.pool)
             if there is not None and there.model == pool.model:
                 for replica in listed.replicas:
-                    if replica.url == url:
-                        return Kept(there, replica.id)
+                    if replica.url == holder.url:
+                        return Kept(there, replica.id, holder.tokens)
         return None
 
     def _lost(self, response_id: str, holder: Holder, everywhere: Sequence[str]) -> ErrorReply | None:

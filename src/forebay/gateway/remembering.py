@@ -20,8 +20,9 @@ SHARE: Final = 0.02
 """…and so long that writing takes no larger part of the time."""
 ROWS: Final = 1000
 """Encoded in one step: others have their turn between two."""
-BYTES_MAX: Final = HELD_MAX * (ID_BYTES_MAX + 16) + 2**20
+BYTES_MAX: Final = HELD_MAX * (ID_BYTES_MAX + 32) + 2**20
 FORMAT: Final = 1
+TOKENS_MAX: Final = 2**31
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -34,7 +35,12 @@ class _Head(msgspec.Struct, frozen=True):
     """Address and team, which those name by their index."""
 
 
-_Row = tuple[Annotated[str, msgspec.Meta(max_length=ID_BYTES_MAX)], Annotated[int, msgspec.Meta(ge=0)]]
+_Row = tuple[
+    Annotated[str, msgspec.Meta(max_length=ID_BYTES_MAX)],
+    Annotated[int, msgspec.Meta(ge=0)],
+    Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)],
+]
+"""An id, its place, and the tokens of its conversation."""
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_rows = msgspec.json.Decoder(list[_Row]).decode
 _encode = msgspec.json.Encoder().encode
@@ -102,12 +108,16 @@ class Remembering:
 
 async def _encoded(holders: Holders) -> bytes:
     held = list(holders)
-    places: dict[Holder, int] = {}
+    places: dict[tuple[str, str], int] = {}
     lines = []
     for at in range(0, len(held), ROWS):
-        lines.append(_encode([(response_id, places.setdefault(holder, len(places))) for response_id, holder in held[at : at + ROWS]]))
+        rows = []
+        for response_id, holder in held[at : at + ROWS]:
+            place = places.setdefault((holder.url, holder.team), len(places))
+            rows.append((response_id, place, min(holder.tokens, TOKENS_MAX)))
+        lines.append(_encode(rows))
         await asyncio.sleep(0)
-    head = _Head(FORMAT, len(held), [(holder.url, holder.team) for holder in places])
+    head = _Head(FORMAT, len(held), list(places))
     return b"\n".join([_encode(head), *lines])
 
 
@@ -117,8 +127,7 @@ def _decoded(content: bytes) -> list[tuple[str, Holder]]:
     head = _decode_head(first)
     if head.format != FORMAT:
         raise ValueError(f"found format {head.format}; allowed: {FORMAT}")
-    holders = [Holder(url, team) for url, team in head.places]
     rows = [row for line in lines for row in _decode_rows(line)]
-    if len(rows) != head.count or any(place >= len(holders) for _, place in rows):
-        raise ValueError(f"found {len(rows)} ids at {len(holders)} places; allowed: {head.count}, each at one of them")
-    return [(response_id, holders[place]) for response_id, place in rows]
+    if len(rows) != head.count or any(place >= len(head.places) for _, place, _ in rows):
+        raise ValueError(f"found {len(rows)} ids at {len(head.places)} places; allowed: {head.count}, each at one of them")
+    return [(response_id, Holder(*head.places[place], tokens)) for response_id, place, tokens in rows]

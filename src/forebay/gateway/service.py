@@ -32,7 +32,7 @@ from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
 from forebay.gateway.latencies import Latencies
 from forebay.gateway.lending import Lending
-from forebay.gateway.light import Kept, Light
+from forebay.gateway.light import Kept, Light, with_history
 from forebay.gateway.metering import Metering
 from forebay.gateway.pages import Pages
 from forebay.gateway.passed import PassedHeads
@@ -334,12 +334,12 @@ class Gateway(Duties):
         peek: Peek | None,
         kept: Kept | None,
     ) -> None:
-        if kept is not None:
-            pool = kept.pool
+        pool, history_tokens = (pool, 0) if kept is None else (kept.pool, kept.tokens)
         output_max = output_tokens_max(ask) if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         sized = pool.sizing.look(body) if route.generates and peek is None else None
-        shape = self.desk.estimator.shape(team, pool.model, size, output_max, choices_of(ask), pool.context_tokens, sized)
+        context_tokens = pool.context_tokens - history_tokens
+        shape = self.desk.estimator.shape(team, pool.model, size, output_max, choices_of(ask), max(2, context_tokens), sized)
         way, spoken = b"", route.generates and not route.multipart
         if pool.long is not None and spoken and kept is None and ask.model not in self._catalogue.adapters:
             asked = long_context.Asked(team, size, output_max, choices_of(ask), sized)
@@ -347,8 +347,8 @@ class Gateway(Duties):
         call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
         connection.reply = call
         call.sized, call.way, call.kept_at = sized, way, kept.replica if kept is not None else ""
-        prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken else None
-        call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)
+        prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken and not history_tokens else None
+        call.start(tier, with_history(shape, history_tokens), self.clock.now_s(), request.facts.patience_s, prefix)
 
     def _prefix(self, pool: PoolDesk, ask: Ask, body: bytes, size: int, shape: Shape) -> Prefix | None:
         """What of its prompt may be cached: one model has one cache under all its aliases, and each adapter its own."""

@@ -5,6 +5,7 @@ from forebay.gateway.answers import ErrorReply
 from forebay.gateway.bound import BoundCall
 from forebay.gateway.dialects import error_end
 from forebay.gateway.holders import Holder
+from forebay.gateway.meters import Outcome
 from forebay.gateway.sse import EventStream
 from forebay.gateway.typed import TypedStream, typed_usage
 from forebay.gateway.whole import WholeBody
@@ -53,11 +54,22 @@ class ResponsesCall(TypedCall):
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
         usage, response_id = typed_usage(body)
         self._keep(response_id)
+        self._measure(response_id, usage)
         return usage, False
+
+    def _served(self, outcome: Outcome, usage: Usage | None) -> None:
+        if isinstance(self._stream, TypedStream):
+            self._measure(self._stream.response_id, usage)
+        super()._served(outcome, usage)
 
     def _keep(self, response_id: str) -> None:
         if not self._pool.peer:  # that gateway knows where
             self._context.holders.learn(response_id, Holder(self._replica_url, self._team))
+
+    def _measure(self, response_id: str, usage: Usage | None) -> None:
+        """What goes on from it has all of it as its prompt."""
+        if usage is not None and usage.exact and not self._pool.peer:
+            self._context.holders.told(response_id, usage.prompt_tokens + usage.output_tokens)
 
 
 class BinaryCall(TypedCall):

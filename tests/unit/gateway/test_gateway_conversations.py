@@ -105,6 +105,28 @@ def test_it_waits_for_that_replicas_room_beside_another_that_is_idle(world, one_
     world(test, keeper("resp_0"), keeper("resp_1", until), capacity=one_slot)
 
 
+def test_what_was_said_before_counts_with_what_is_sent(world):
+    """A word that goes on from a book was admitted as a word."""
+    until = asyncio.Event()
+
+    async def test(front):
+        own = await begun(front)
+        plain = front.gateway.desk.estimator.shape("anonymous", "llama", 60, None, 1, 8192).prompt_tokens
+        client = await front.client()
+        client.send(RESPONSES, going_on(own), {"x-request-id": "goes-on"})
+        await front.sleep(0.1)
+        said = USAGE["input_tokens"] + USAGE["output_tokens"]
+        record = (await front.ask(None, target="/forebay/v1/requests/goes-on")).json()
+        assert said < record["estimated_prompt_tokens"] <= said + plain + 20
+        front.gateway.holders.told(own, 9000)
+        answer = await front.ask(going_on(own), target=RESPONSES)
+        assert told(answer) == (400, "context_length_exceeded"), "with all of it, it is longer than the context"
+        until.set()
+        assert (await client.read()).status == 200
+
+    world(test, keeper("resp_0"), keeper("resp_1", until))
+
+
 def test_a_dead_replicas_conversation_ejects_nobody_else(world):
     """Each of its requests was sent there by another replica's permit, and that one was ejected for it."""
 
@@ -225,7 +247,7 @@ def test_without_teams_a_conversation_from_before_is_looked_for(world):
     async def test(front):
         answer = await front.ask(going_on("resp_1"), target=RESPONSES)
         assert (answer.status, answer.headers["x-forebay-replica"]) == (200, "r1")
-        assert front.gateway.holders.find("resp_1") == Holder(front.engines[1].url, "anonymous")
+        assert front.gateway.holders.find("resp_1") == Holder(front.engines[1].url, "anonymous", 10)
         answer = await front.ask(going_on("resp_nobody"), target=RESPONSES)
         assert (answer.status, answer.json()["error"]["message"]) == (404, "Response with id 'resp_nobody' not found."), "an engine says so"
 

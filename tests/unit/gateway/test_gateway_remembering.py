@@ -67,12 +67,13 @@ def test_a_restart_forgets_no_conversation():
         await first.remembering.begin()
         for number in range(2 * ROWS + 1):
             first.holders.learn(f"resp_{number}", Holder(f"http://10.0.0.{number % 3}:8000", f"team-{number % 2}"))
+            first.holders.told(f"resp_{number}", 10 * number)
         first.holders.forget("resp_7")
         await first.remembering.close()
         second = Process(shelf)
         await second.remembering.begin()
         assert list(second.holders) == list(first.holders)
-        assert second.holders.find("resp_8") == Holder("http://10.0.0.2:8000", "team-0")
+        assert second.holders.find("resp_8") == Holder("http://10.0.0.2:8000", "team-0", 80)
         await second.remembering.close()
         assert shelf.saved == 1, "what is kept already is not kept again"
 
@@ -124,12 +125,14 @@ HEAD = b'{"format":1,"count":1,"places":[["http://a","t"]]}\n'
         b"{}",
         b"[]",
         HEAD,
-        HEAD + b'[["resp_1",0]',
-        HEAD + b'[["resp_1",1]]',
-        HEAD + b'[["resp_1",-1]]',
-        HEAD + b'[["resp_1",0],["resp_2",0]]',
-        HEAD + b'[["%b",0]]' % (b"x" * (ID_BYTES_MAX + 1)),
-        HEAD.replace(b'"format":1', b'"format":2') + b'[["resp_1",0]]',
+        HEAD + b'[["resp_1",0,0]',
+        HEAD + b'[["resp_1",0]]',
+        HEAD + b'[["resp_1",1,0]]',
+        HEAD + b'[["resp_1",-1,0]]',
+        HEAD + b'[["resp_1",0,-1]]',
+        HEAD + b'[["resp_1",0,0],["resp_2",0,0]]',
+        HEAD + b'[["%b",0,0]]' % (b"x" * (ID_BYTES_MAX + 1)),
+        HEAD.replace(b'"format":1', b'"format":2') + b'[["resp_1",0,0]]',
     ],
 )
 def test_a_damaged_file_is_told_and_forgotten(content):
@@ -165,5 +168,5 @@ def test_a_disk_that_refuses_is_told_once_and_nobody_waits_for_it():
 
 
 def test_as_many_as_are_remembered_have_room_in_the_file():
-    row = len(b'["","99999"],') + ID_BYTES_MAX
+    row = len(b'["",99999,2147483648],') + ID_BYTES_MAX
     assert HELD_MAX * row < BYTES_MAX
