@@ -26,10 +26,12 @@ UNAUTHORIZED = ErrorReply(
 class Caller:
     """One key: whose it is, and the tier of requests made with it."""
 
-    __slots__ = ("allowed", "team", "tier")
+    __slots__ = ("allowed", "residency", "team", "tier")
 
-    def __init__(self, team: str, tier: Tier, allowed: dict[str, Tier]) -> None:
+    def __init__(self, team: str, tier: Tier, allowed: dict[str, Tier], residency: tuple[str, ...] = ()) -> None:
         """``allowed``: tiers that ``service_tier`` may choose: those the team may use, of the key's own rank or lower."""
+        self.residency = residency
+        """Regions; empty: any."""
         self.team = team
         self.tier = tier
         self.allowed = allowed
@@ -46,7 +48,7 @@ class Identity:
         self._callers: dict[bytes, Caller] = {}
         for team in spec.teams:
             for secret, tier in team.keys:
-                self._callers[_digest(secret.encode())] = self._caller(team.name, tier, team.tiers)
+                self._callers[_digest(secret.encode())] = self._caller(team.name, tier, team.tiers, team.residency)
         self.anonymous = None if spec.teams else self._caller(ANONYMOUS, self._tiers[0].name, ())
 
     def caller(self, authorization: bytes) -> Caller | None:
@@ -71,11 +73,11 @@ class Identity:
         names = ", ".join([*caller.allowed, *(alias for alias, name in self._aliases.items() if name in caller.allowed)])
         return bad_request(f"service_tier {named!r} is not one this key may use. Allowed: {names}, auto, default, flex.", "service_tier")
 
-    def _caller(self, team: str, name: str, tiers: tuple[str, ...]) -> Caller:
+    def _caller(self, team: str, name: str, tiers: tuple[str, ...], residency: tuple[str, ...] = ()) -> Caller:
         """Each tier as it is promised to this team, which may have a promise of its own."""
         tier = self._spec.tier(name, team)
         lower = [other.name for other in self._tiers if other.rank >= tier.rank and (not tiers or other.name in tiers)]
-        return Caller(team, tier, {other: self._spec.tier(other, team) for other in (*lower, name)})
+        return Caller(team, tier, {other: self._spec.tier(other, team) for other in (*lower, name)}, residency)
 
 
 def told_tier(asked: str, tier: Tier) -> str:

@@ -14,6 +14,7 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
 from forebay.gateway.holders import Holder
 from forebay.gateway.http import ClientConnection
+from forebay.gateway.identity import Caller
 from forebay.gateway.passed import PassedHeads
 from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.refusals import ASKS_KEY_REPLY
@@ -121,7 +122,7 @@ class Light:
         self,
         previous: str,
         pool: PoolDesk,
-        team: str,
+        caller: Caller,
         connection: ClientConnection,
         request_id: bytes,
         start: Callable[[Kept | None], None],
@@ -130,7 +131,7 @@ class Light:
 
         def place(found: Holder | ErrorReply | None) -> None:
             if isinstance(found, Holder):
-                kept = self._kept(found, pool)
+                kept = self._kept(found, pool, caller.residency)
                 if kept is not None:
                     start(kept)
                     return
@@ -143,7 +144,7 @@ class Light:
             connection.refuse(self._context.spread(found), b"x-request-id: %b\r\n" % request_id)
 
         usable = [replica.url for each in self._context.roster.pools if each.pool == pool.name for replica in each.replicas]
-        self._find(previous, team, connection, request_id, place, replicas=[url for url in usable if not self._context.is_out(url)])
+        self._find(previous, caller.team, connection, request_id, place, replicas=[url for url in usable if not self._context.is_out(url)])
 
     def _find(
         self, response_id: str, team: str, connection: ClientConnection, request_id: bytes, then: Then, replicas: Sequence[str]
@@ -151,12 +152,12 @@ class Light:
         asked = None if self._context.spec.teams else replicas
         self.conversations.find(response_id, team, self._context.peering, asked, connection, request_id, then)
 
-    def _kept(self, holder: Holder, pool: PoolDesk) -> Kept | None:
-        """Its replica, if that serves the same model."""
+    def _kept(self, holder: Holder, pool: PoolDesk, residency: tuple[str, ...]) -> Kept | None:
+        """Its replica, if that serves the same model, where the team may be served."""
         pools = self._context.desk.pools
         for listed in self._context.roster.pools:
             there = pools.get(listed.pool)
-            if there is not None and there.model == pool.model:
+            if there is not None and there.model == pool.model and there.within(residency):
                 for replica in listed.replicas:
                     if replica.url == holder.url:
                         return Kept(there, replica.id, holder.tokens)

@@ -42,10 +42,12 @@ class LongContext:
         self._above = above_tokens
 
     def choose(
-        self, estimator: Estimator, asked: Asked, shape: Shape, prefix_of: Callable[[Shape], Prefix | None]
+        self, estimator: Estimator, asked: Asked, shape: Shape, prefix_of: Callable[[Shape], Prefix | None], residency: tuple[str, ...] = ()
     ) -> tuple[PoolDesk, Shape, bytes]:
         """(pool, shape in its context, header lines that say why); ``shape``: as it would be at home."""
         home, to = self._home, self._to
+        if not to.within(residency):
+            return home, shape, b""
         whole = shape if to.context_tokens <= home.context_tokens else asked.shape(estimator, home.model, to.context_tokens)
         uncached = whole.prompt_tokens
         too_long = uncached >= home.context_tokens

@@ -221,6 +221,8 @@ class Ways:
         """As the way says; what is no smaller than what it has not taken at this very instant is not asked about: thousands may wait."""
         if way.spill is not None:
             return way.takes(who, tier, shape, now_s)
+        if not way.pool.within(who.residency):
+            return False
         at_s, tokens, sequences = self._full.get((way, tier.name), (-inf, 0, 0))
         if at_s == now_s and shape.total_tokens >= tokens and shape.sequences >= sequences:
             return False

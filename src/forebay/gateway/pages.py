@@ -68,7 +68,7 @@ class Pages:
         connection.answer(200, CONTENT_TYPE_LATEST.encode(), generate_latest(self._registry))
 
     def _models(self, connection: ClientConnection, request: Request, caller: Caller | None, request_id: bytes) -> None:
-        told = UNAUTHORIZED if caller is None else self.catalogue.told(request.target.partition(b"?")[0])
+        told = UNAUTHORIZED if caller is None else self.catalogue.told(request.target.partition(b"?")[0], caller.residency)
         _tell(connection, told, request_id)
 
     def _requests(self, connection: ClientConnection, request: Request, caller: Caller | None, request_id: bytes) -> None:

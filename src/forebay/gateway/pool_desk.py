@@ -126,6 +126,7 @@ class PoolDesk:
         "name",
         "outliers",
         "peer",
+        "region",
         "roster",
         "roster_at_s",
         "routed",
@@ -134,9 +135,14 @@ class PoolDesk:
         "ways",
     )
 
+    def within(self, residency: tuple[str, ...]) -> bool:
+        """Whether a team of this ``residency`` may be served here."""
+        return not (residency and self.region) or self.region in residency
+
     def __init__(self, spec: Spec, pool: Pool, estimator: Estimator) -> None:
         self.name = pool.name
         self.model = pool.model
+        self.region = pool.region
         self.adapters = frozenset(pool.adapters)
         self.lacking = Lacking()
 

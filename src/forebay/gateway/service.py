@@ -114,7 +114,6 @@ class Gateway(Duties):
         self.metering = Metering(name, journal or NoJournal(ids.fresh("journal")), clock, self._emit)
         self.usage = self.metering.book
         self._catalogue = Catalogue(spec, self.desk)
-        self._models = self._catalogue.pools
         self._meters = [meter for pool in (*self.desk.pools.values(), *self.desk.spills) for meter in pool.meters.values()]
         self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries, self.latencies)
         self._pages = Pages(registry(self._meters, self.shown), self.records, self._catalogue, self.desk, lambda: not self.draining)
@@ -163,7 +162,6 @@ class Gateway(Duties):
             server.limits = spec.limits
         self._identity = Identity(spec)
         self._catalogue = self._pages.catalogue = Catalogue(spec, self.desk)
-        self._models = self._catalogue.pools
 
     async def close(self) -> None:
         """Close at once: clients that are still served see a reset."""
@@ -293,7 +291,7 @@ class Gateway(Duties):
         if type(ask) is ErrorReply:  # `isinstance` is slow for Structs
             self._refuse(connection, ask, request_id)
             return
-        pool = self._models.get(ask.model) or self._models.get(self._catalogue.only if not ask.model else "")
+        pool = self._catalogue.of(ask.model, caller.residency)
         tier = caller.tier if ask.service_tier is None else self._identity.tier(caller, ask.service_tier)
         if pool is None or type(tier) is ErrorReply:
             self._refuse(connection, tier if type(tier) is ErrorReply else no_model(ask.model), request_id)
@@ -315,10 +313,10 @@ class Gateway(Duties):
         elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
         elif route.stateful and (previous := previous_of(ask)) is not None:
-            start = partial(self._start_call, connection, request, route, pool, tier, ask, caller.team, body, request_id, peek)
-            self._light.go_on(previous, pool, caller.team, connection, request_id, start)
+            start = partial(self._start_call, connection, request, route, pool, tier, ask, caller, body, request_id, peek)
+            self._light.go_on(previous, pool, caller, connection, request_id, start)
         else:
-            self._start_call(connection, request, route, pool, tier, ask, caller.team, body, request_id, peek, None)
+            self._start_call(connection, request, route, pool, tier, ask, caller, body, request_id, peek, None)
 
     def _start_call(
         self,
@@ -328,22 +326,24 @@ class Gateway(Duties):
         pool: PoolDesk,
         tier: Tier,
         ask: Ask,
-        team: str,
+        caller: Caller,
         body: bytes,
         request_id: bytes,
         peek: Peek | None,
         kept: Kept | None,
     ) -> None:
-        pool, history_tokens = (pool, 0) if kept is None else (kept.pool, kept.tokens)
+        team, pool, history_tokens = (caller.team, pool, 0) if kept is None else (caller.team, kept.pool, kept.tokens)
         output_max = output_tokens_max(ask) if route.generates else 1
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         sized = pool.sizing.look(body) if route.generates and peek is None else None
-        context_tokens = pool.context_tokens - history_tokens
+        way, spoken, context_tokens = b"", route.generates and not route.multipart, pool.context_tokens - history_tokens
         shape = self.desk.estimator.shape(team, pool.model, size, output_max, choices_of(ask), max(2, context_tokens), sized)
-        way, spoken = b"", route.generates and not route.multipart
         if pool.long is not None and spoken and kept is None and ask.model not in self._catalogue.adapters:
-            asked = long_context.Asked(team, size, output_max, choices_of(ask), sized)
-            pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, partial(self._prefix, pool, ask, body, size))
+            asked, prefix_of = (
+                long_context.Asked(team, size, output_max, choices_of(ask), sized),
+                partial(self._prefix, pool, ask, body, size),
+            )
+            pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, prefix_of, caller.residency)
         call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, team, body, request_id)
         connection.reply = call
         call.sized, call.way, call.kept_at = sized, way, kept.replica if kept is not None else ""

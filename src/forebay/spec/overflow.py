@@ -60,13 +60,13 @@ def check_overflow(spec: Spec, pools: Mapping[str, Got], problems: Problems) -> 
 
 
 def check_residency(spec: Spec, teams: Mapping[str, Got], problems: Problems) -> None:
-    """Report regions that nothing is spilled to: a typo would keep a team at home without a word. Any, where nothing is spilled."""
+    """Report regions in which nothing is: a typo would keep a team out without a word. Any, where none is named nor spilled to."""
     spills = [spill for pool in spec.pools for spill in pool.overflow.spill]
-    regions = {spill.region for spill in spills if spill.region}
+    regions = ({pool.region for pool in spec.pools} | {spill.region for spill in spills}) - {""}
     for got in teams.values():
-        for item in got.get("residency", ()) if spills else ():
+        for item in got.get("residency", ()) if spills or regions else ():
             if item.value not in regions:
-                problems.unknown(item.place, item.value, regions, "region that a pool spills to")
+                problems.unknown(item.place, item.value, regions, "region of a pool, or that one spills to")
 
 
 def _returns(pool: Pool, serving: Mapping[str, Pool]) -> bool:

@@ -124,7 +124,7 @@ class Team(msgspec.Struct, frozen=True):
     overflow: tuple[str, ...] = ()
     """What may be done with its requests rather than refuse them: ``degrade``, ``spill``. Empty: neither."""
     residency: tuple[str, ...] = ()
-    """Regions its requests may be spilled to; empty: any."""
+    """Regions its requests may be served in; empty: any. A pool that names no region is in all."""
     limits: TeamLimits = TeamLimits()
 
 
@@ -277,6 +277,8 @@ class Pool(msgspec.Struct, frozen=True):
     overflow: Overflow = Overflow()
     estimate: Estimate = Estimate()
     long_context: LongContext | None = None
+    region: str = ""
+    """Where it is: teams with a ``residency`` are served there only if it is one of theirs; empty: nobody minds."""
     prefix_routing: bool = True
     """Requests go where their prompt's beginning was sent before, within a bound of load."""
 

@@ -347,6 +347,22 @@ def test_requests_wait_for_the_first_replica(world):
     world(test, whole)
 
 
+def test_a_stream_that_waits_holds_its_body_once_and_is_asked_with_more(world):
+    async def test(front):
+        front.route()
+        client = await front.client()
+        client.send("/v1/chat/completions", CHAT | {"stream": True})
+        await front.sleep(5)
+        (waiting,) = front.gateway.records.waited.values()
+        assert waiting._body is waiting._request.body
+        front.route(front.engines[0])
+        await client.read()
+        (seen,) = front.engines[0].seen
+        assert json.loads(seen.body)["stream_options"] == {"include_usage": True}
+
+    world(test, whole)
+
+
 def test_a_snapshot_says_what_waits_and_what_runs(world, one_slot):
     async def test(front):
         clients = [await front.client() for _ in range(3)]
