@@ -87,15 +87,12 @@ class Pump:
             entry.tried_seq = self._change
         return replica
 
-    def place_first(self, entry: Ticket, now_s: float) -> Replica | None:
-        """Where one fits that nobody is before. If nowhere, perhaps what is prefilled by now makes room; else that is remembered."""
+    def look_again(self, entry: Ticket, now_s: float) -> Replica | None:
+        """It fits nowhere: perhaps what is prefilled by now makes room; else that is remembered."""
         replicas = self.replicas
-        replica = replicas.choose(entry, replicas.listed, now_s)
+        replica = replicas.choose(entry, replicas.listed, now_s) if replicas.wanting and self.reclaim(now_s) else None
         if replica is None:
-            if replicas.wanting and self.reclaim(now_s):
-                replica = replicas.choose(entry, replicas.listed, now_s)
-            if replica is None:
-                entry.tried_seq = self._change
+            entry.tried_seq = self._change
         return replica
 
     def place_beside(self, entry: Ticket, now_s: float) -> Replica | None:
