@@ -100,7 +100,8 @@ class Admission(Books):
                 replicas.be_courteous(True)
         goes_next = (not waiting.count or not waiting.ahead(lane)) and not (lane.preemptible and waiting.held)
         if goes_next or waiting.bound == waiting.count:
-            replica = pump.place_first(entry, now_s) if goes_next else pump.place_beside(entry, now_s)
+            first = replicas.choose(entry, replicas.listed, now_s) if goes_next else pump.place_beside(entry, now_s)
+            replica = first or (pump.look_again(entry, now_s) if goes_next else None)
             if replica is not None:
                 pump.start(entry, replica, now_s, effects)
             if replica is not None or (goes_next and pump.preempt(entry, now_s, effects)):

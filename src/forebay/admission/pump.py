@@ -87,15 +87,12 @@ class Pump:
             entry.tried_seq = self._change
         return replica
 
-    def place_first(self, entry: Ticket, now_s: float) -> Replica | None:
-        """Where one fits that nobody is before. If nowhere, perhaps what is prefilled by now makes room; else that is remembered."""
+    def look_again(self, entry: Ticket, now_s: float) -> Replica | None:
+        """It fits nowhere: perhaps what is prefilled by now makes room; else that is remembered."""
         replicas = self.replicas
-        replica = replicas.choose(entry, replicas.listed, now_s)
+        replica = replicas.choose(entry, replicas.listed, now_s) if replicas.wanting and self.reclaim(now_s) else None
         if replica is None:
-            if replicas.wanting and self.reclaim(now_s):
-                replica = replicas.choose(entry, replicas.listed, now_s)
-            if replica is None:
-                entry.tried_seq = self._change
+            entry.tried_seq = self._change
         return replica
 
     def place_beside(self, entry: Ticket, now_s: float) -> Replica | None:
@@ -197,7 +194,7 @@ class Pump:
             if self._strangers and head.queued_seq <= self._joined_before and replicas.hopeless(head) is not None:
                 return head
             candidates: Collection[Replica] = replicas.listed if head.tried_seq < self._freed_from else freed
-            if not self.some_came_back and not (_open(candidates) and self._is_waited_for(freed)):
+            if not self.some_came_back and not (_open(candidates) and (not self.waiting.bound or self._is_waited_for(freed))):
                 break
             replica = replicas.choose(head, candidates, now_s)
             if replica is not None:
@@ -206,7 +203,9 @@ class Pump:
                     break  # there is no place left where one was freed, nor any elsewhere: it doesn't matter who goes next
                 continue
             head.tried_seq = self._change
-            if not self.preempt(head, now_s, effects) and not self._pass(head, now_s, effects, far=self._looks_on()):
+            if not self.preempt(head, now_s, effects) and not (
+                ((far := self._looks_on()) or head.only) and self._pass(head, now_s, effects, far=far)
+            ):
                 break
         freed.clear()
         self._freed_from = self._change
@@ -283,10 +282,8 @@ class Pump:
     def _pass(self, head: Ticket, now_s: float, effects: list[Effect], *, far: bool) -> bool:
         """Start the first behind ``head`` that fits, unless somebody of its lane or before must not be passed any more.
 
-        Not ``far``: only where ``head`` can be served by one replica alone, and up to the first that may start anywhere.
+        Not ``far``: no further than to the first that may start anywhere.
         """
-        if not (far or head.only):
-            return False
         passed = [head]
         bar = NOT_KEPT if self._may_be_passed(head) else head.lane.index
         leads, looked = head.lane.preemptible or head.only != "", 0

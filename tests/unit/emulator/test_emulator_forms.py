@@ -78,6 +78,9 @@ def test_a_response_in_the_background_goes_on_and_is_told_when_asked(serve):
         assert (await client.request("GET", f"/v1/responses/{cancelled}")).json["status"] == "cancelled"
         again = await client.request("POST", f"{kept}/cancel", {})
         assert (again.status, again.json["error"]["message"]) == (400, "Cannot cancel a synchronous response.")
+        for previous, said in ((told["id"], True), (cancelled, False)):
+            on = await client.request("POST", "/v1/responses", {"input": "a", "max_output_tokens": 1, "previous_response_id": previous})
+            assert (on.json["usage"]["input_tokens"] > 100 + 40) is said, "what was said, and what was answered if it was"
         unkept = await client.request("POST", "/v1/responses", {**asked, "store": False})
         assert (unkept.status, unkept.json["error"]["param"]) == (400, "background")
         assert not world.engine._generation.live

@@ -238,6 +238,23 @@ def test_a_conversation_goes_on_in_another_pool_of_its_model_and_never_at_anothe
     world(test, keeper("resp_0"), keeper("resp_1"), keeper("resp_2"), spec=spec)
 
 
+def test_a_conversation_goes_on_only_where_its_team_may_be_served(world):
+    """Its team's residency, or its pool's region, may have changed since it began."""
+    pools = (Pool("chat", "llama", EngineKind("attach"), region="eu"), Pool("more", "llama", EngineKind("attach"), region="us"))
+    spec = msgspec.structs.replace(SPEC, pools=pools, teams=(msgspec.structs.replace(TEAMS[0], residency=("eu",)), TEAMS[1]))
+
+    async def test(front):
+        first, second = (RosterReplica(f"r{number}", engine.url, CAPACITY) for number, engine in enumerate(front.engines))
+        front.gateway.apply(Roster(1, 9, 10.0, (RosterPool("chat", (first,)), RosterPool("more", (second,)))))
+        for number, engine in enumerate(front.engines):
+            front.gateway.holders.learn(f"resp_{number}", Holder(engine.url, "search"))
+        assert (await front.ask(going_on("resp_0"), SEARCH, RESPONSES)).headers["x-forebay-pool"] == "chat"
+        assert told(await front.ask(going_on("resp_1"), SEARCH, RESPONSES)) == (404, LOST)
+        assert not front.engines[1].seen
+
+    world(test, keeper("resp_0"), keeper("resp_1"), spec=spec)
+
+
 # -- who keeps it, where nobody knows ------------------------------------------------------------------------------------------
 
 
@@ -407,6 +424,18 @@ def test_a_replica_that_hangs_does_not_keep_an_answer_that_another_has(world):
         assert told(answer) == (504, "engine_timeout"), "the one that hangs may have it: it isn't said that nobody has"
 
     world(test, hangs, keeper("resp_1"))
+
+
+def test_a_page_in_place_of_an_answer_says_nothing_of_who_keeps_it(world):
+    async def page(seen, answer):
+        del seen
+        answer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>")
+
+    async def test(front):
+        assert (await front.ask(None, target=f"{RESPONSES}/resp_1")).json()["id"] == "resp_1"
+        assert told(await front.ask(None, target=f"{RESPONSES}/resp_nobody")) == (502, "engines_failed")
+
+    world(test, page, keeper("resp_1"))
 
 
 def test_the_last_that_may_have_an_answer_has_a_minute(world):
