@@ -28,7 +28,7 @@ def test_it_waits_for_the_room_of_that_one_beside_another_that_is_idle() -> None
     assert position is not None
     assert position.short_of is Shortage.SLOTS
     assert pool.finish(1, None, 2.0) == [sent(2, "a")]
-    assert [(one.replica, one.short_of) for one in pool.candidates(2)] == [("a", ""), ("b", Shortage.ELSEWHERE)]
+    assert [(one.replica, one.short_of) for one in pool.weighed(2).candidates] == [("a", ""), ("b", Shortage.ELSEWHERE)]
     pool.check()
 
 
