@@ -182,6 +182,37 @@ def test_the_responses_api_whole_streamed_kept_and_continued(client):
         client.responses.retrieve("resp_nobody")
 
 
+def test_conversations_go_on_turn_by_turn_where_their_engines_keep_them(client):
+    """Each engine answers 404 for what the other one keeps."""
+    turns = [client.responses.create(model=MODEL, input="Tell me of the river.", max_output_tokens=5) for _ in range(6)]
+    for _ in range(4):
+        before = [answer.usage.input_tokens for answer in turns]
+        turns = [
+            client.responses.create(model=MODEL, input="And then?", max_output_tokens=5, previous_response_id=answer.id) for answer in turns
+        ]
+        assert all(answer.usage.input_tokens > tokens for answer, tokens in zip(turns, before, strict=True)), "all of it is prompt"
+    with pytest.raises(openai.NotFoundError) as lost:
+        client.responses.create(model=MODEL, input="And then?", max_output_tokens=5, previous_response_id="resp_nobody")
+    assert lost.value.code == "previous_response_not_found"
+
+
+def test_a_conversation_goes_on_after_its_gateway_was_killed(tmp_path):
+    with process(tmp_path / "engines.json", "forebay.emulator", "--model", MODEL, "--speed", "20", "--engines", "2") as (_, engines):
+        config = tmp_path / "forebay.yaml"
+        config.write_text(CONFIG.format(urls=json.dumps(engines["urls"])))
+        gateway = ("forebay.cli.main", "gateway", "-c", str(config), "--port", "0")
+        kept, turns = tmp_path / ".forebay" / "gateway-0.responses", []
+        for number in range(3):
+            with process(tmp_path / f"gateway-{number}.json", *gateway) as (_, told):
+                with openai.OpenAI(base_url=f"{told['gateway']}/v1", api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client:
+                    for at in range(4):
+                        more = {"previous_response_id": turns[at].id} if number else {}
+                        answer = client.responses.create(model=MODEL, input="And then?", max_output_tokens=5, **more)
+                        turns[at:] = [answer, *turns[at + 1 :]]
+                wait_for(lambda: kept.exists() and all(turn.id in kept.read_text() for turn in turns))
+        assert len(turns) == 4
+
+
 def test_the_responses_api_from_the_async_client(system):
     async def main():
         async with openai.AsyncOpenAI(base_url=f"{system[0]}/v1", api_key="sk-demo-key", max_retries=0, timeout=WAIT_S) as client:

@@ -53,7 +53,10 @@ def gateways(fleet):
     """Process by the gateway's name."""
     found = {}
     for process in psutil.Process(fleet.process.pid).children():
-        words = process.cmdline()
+        try:
+            words = process.cmdline()
+        except psutil.NoSuchProcess:
+            continue  # it was just killed
         if "forebay.app.gateway_main" in words:
             found[words[words.index("--name") + 1]] = process
     return found
@@ -157,6 +160,35 @@ def test_streams_of_the_one_do_not_notice_the_other_ones_death_and_its_replica_i
     wait_until(lambda: gateways(fleet).get("gateway-1", before["gateway-1"]).pid != before["gateway-1"].pid, "the next process")
     wait_until(lambda: shared_out(fleet) and fleet.status()["gateways"]["gateway-1"] == "ok", "a replica each again")
     assert len(whole) < 8 or meanwhile, "some streams were the other one's"
+
+
+def test_conversations_go_on_whichever_gateway_accepts_and_after_one_was_killed(fleet, wait_until):
+    """Via the one that had not answered it was 404, and so was all that was answered before a restart."""
+    wait_until(lambda: shared_out(fleet), "a replica each")
+
+    async def turn(client, previous=None):
+        more = {} if previous is None else {"previous_response_id": previous.id}
+        close = {"connection": "close"}
+        answer = await client.responses.create(model="llama-3.1-8b", input="Count.", max_output_tokens=5, extra_headers=close, **more)
+        assert (await client.responses.retrieve(answer.id, extra_headers=close)).id == answer.id
+        return answer
+
+    async def turns(before, count, retries=0):
+        async with fleet.client() as plain:
+            client = plain.with_options(max_retries=retries)
+            for _ in range(count):
+                before = await asyncio.gather(*(turn(client, answer) for answer in before))
+        return before
+
+    begun = asyncio.run(turns([None] * 6, 4))
+    kept = [fleet.state / f"{name}.responses" for name in gateways(fleet)]
+    wait_until(lambda: all(any(turn.id in path.read_text() for path in kept if path.exists()) for turn in begun), "them to be kept")
+    before = gateways(fleet)["gateway-1"]
+    before.kill()
+    wait_until(lambda: gateways(fleet).get("gateway-1", before).pid != before.pid, "the next process")
+    wait_until(lambda: shared_out(fleet) and fleet.status()["gateways"]["gateway-1"] == "ok", "a replica each again")
+    # Which replica the next process has by now, the other one may hear a second later: 503 until then, which clients ask again after.
+    asyncio.run(turns(begun, 2, retries=5))
 
 
 def test_a_gateway_that_stays_away_loses_its_replica_to_the_other(fleet, wait_until):

@@ -285,16 +285,19 @@ class FairOrder:
             smallest = found
         return smallest.head(now_s)
 
-    def behind(self, head: Ticket, now_s: float, most: int) -> list[Ticket]:
-        """Up to ``most`` of those after ``head``: those that came back, the first of each other team, then more of the first team's."""
+    def behind(self, head: Ticket, now_s: float, most: int, *, deep: bool = False) -> list[Ticket]:
+        """Up to ``most`` of those after ``head``: those that came back, the first of each other team, then more of the first team's.
+
+        ``deep``: then more of the others', too.
+        """
         found = [ticket for ticket in reversed(self._returned) if ticket is not head][:most]
         if len(found) < most and self._heap:
             waiting = [(account.counter, account.team, account) for account in self.accounts.values() if account.waiting]
             teams = heapq.nsmallest(most, waiting)
             found += [first for _, _, account in teams if (first := account.head(now_s)) is not head][: most - len(found)]
-            if teams and len(found) < most:
-                account = teams[0][2]
-                found += account.behind(account.head(now_s), most - len(found))
+            for _, _, account in teams if deep else teams[:1]:
+                if len(found) < most:
+                    found += account.behind(account.head(now_s), most - len(found))
         return found
 
     def hindmost(self) -> Ticket:

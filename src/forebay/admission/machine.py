@@ -70,13 +70,15 @@ class Admission(Books):
         whole: bool = False,
         prefix: Prefix | None = None,
         excluded: tuple[str, ...] = (),
+        only: str = "",
     ) -> list[Effect]:
         """A new request: dispatched, queued (no effect for it), or refused. Raises ValueError for a ticket in use or a tier unknown.
 
         ``longest_wait_s``, ``ttft_s``: the team's own promises in that tier, where it has some; else the tier's.
         ``patience_s``: how long the client itself waits for the first byte, which comes at the end where it asks for the ``whole`` answer:
         what can't start in time for that is refused, at once where the measured pace tells. ``prefix``: instead of cached tokens.
-        ``excluded``: replicas that have failed it, before it went elsewhere and came back.
+        ``excluded``: replicas that have failed it, before it went elsewhere and came back. ``only``: the one replica that can serve it,
+        since that keeps what it goes on from: it waits for that one's room, and is refused as soon as that takes no requests.
         """
         lane = self._lane_of.get(tier)
         if lane is None or ticket in self._tickets:
@@ -89,7 +91,7 @@ class Admission(Books):
         order = lane.order
         account = order.accounts.get(team) or order.account(team)
         deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
-        entry = self._tickets[ticket] = Ticket(ticket, lane, account, shape, now_s, deadline_s, patience_s, whole, prefix, excluded)
+        entry = self._tickets[ticket] = Ticket(ticket, lane, account, shape, now_s, deadline_s, patience_s, whole, prefix, excluded, only)
         replicas = self._replicas
         if not lane.preemptible:
             pump.urgent_s = now_s
@@ -97,11 +99,12 @@ class Admission(Books):
             if not replicas.courteous:
                 replicas.be_courteous(True)
         goes_next = (not waiting.count or not waiting.ahead(lane)) and not (lane.preemptible and waiting.held)
-        if goes_next:
-            replica = replicas.choose(entry, replicas.listed, now_s) or pump.look_again(entry, now_s)
+        if goes_next or waiting.bound == waiting.count:
+            first = replicas.choose(entry, replicas.listed, now_s) if goes_next else pump.place_beside(entry, now_s)
+            replica = first or (pump.look_again(entry, now_s) if goes_next else None)
             if replica is not None:
                 pump.start(entry, replica, now_s, effects)
-            if replica is not None or pump.preempt(entry, now_s, effects):
+            if replica is not None or (goes_next and pump.preempt(entry, now_s, effects)):
                 if pump.some_came_back:  # what gave its place up for it may start elsewhere
                     self._run(now_s, effects)
                 return effects
@@ -216,6 +219,11 @@ class Admission(Books):
         self._pump.all_changed()
         self._waiting.served_by(len(self._replicas.listed), now_s)
         effects: list[Effect] = []
+        if self._waiting.bound:
+            for entry in [one for one in self._tickets.values() if one.only and one.queued_seq]:
+                why = self._replicas.hopeless(entry)
+                if why is not None:
+                    self._refuse(entry, why, now_s, effects)
         self._settle(now_s, effects)
         return effects
 
@@ -277,7 +285,7 @@ class Admission(Books):
             waiting.join(entry, now_s)
             if entry.deadline_s <= now_s:
                 self._expire(now_s, effects)
-        if not goes_next and (waiting.count <= LOOK_MAX or (entry.account.waiting == 1 and waiting.first(now_s) is entry)):
+        if not goes_next and (waiting.count - waiting.bound <= LOOK_MAX or (entry.account.waiting == 1 and waiting.first(now_s) is entry)):
             self._run(now_s, effects)
 
     def _turned_away(self, entry: Ticket, now_s: float) -> Refusal | None:

@@ -33,6 +33,8 @@ class Refusal(StrEnum):
     """Its team has as much as it may have (`quotas`)."""
     NO_REPLICAS = "no_replicas"
     """No replica can serve it, and none became ready in time."""
+    HOLDER_OUT = "holder_out"
+    """It goes on from an answer that one replica keeps, which takes no requests now."""
     SHUTTING_DOWN = "shutting_down"
     """The gateway ended before it was answered."""
 
@@ -56,6 +58,8 @@ class Shortage(StrEnum):
     """A scheduled event that is about to begin: what is preemptible is held back for it."""
     REPLICA = "replica"
     """A replica that it has not tried and that could hold it."""
+    ELSEWHERE = "elsewhere"
+    """Another replica keeps the answer that it goes on from."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -100,6 +104,13 @@ ANSWERS: dict[Refusal, Answer] = {
     Refusal.OVER_LIMIT: Answer(429, _BUSY, _BUSY, "This team is at its limit."),
     Refusal.NO_REPLICAS: Answer(
         503, "service_unavailable", "no_replicas", "No replica of this model can serve this request now. Please retry later."
+    ),
+    Refusal.HOLDER_OUT: Answer(
+        503,
+        "service_unavailable",
+        "previous_response_unavailable",
+        "The replica that keeps the previous response takes no requests now. Ask again after the time given in Retry-After, or send the "
+        "whole conversation as input: if its engine has ended, the response is lost.",
     ),
     Refusal.SHUTTING_DOWN: Answer(
         503, "service_unavailable", "shutting_down", "This gateway is shutting down. Please retry after the time given in Retry-After."

@@ -30,7 +30,7 @@ def victims_for(ticket: Ticket, replicas: Replicas, now_s: float, resumable: Res
     """Where ``ticket`` fits in place of the fewest others, and in place of which; None: nowhere."""
     best: tuple[Replica, list[Victim]] | None = None
     looked = 0
-    for replica in replicas.by_load():
+    for replica in replicas.by_load() if not ticket.only else replicas.of(ticket):
         if not replica.preemptible or replica.id in ticket.excluded or ticket.lane.index >= replica.kept_index:
             continue
         spared = [permit for permit in replica.permits.values() if _may_go(permit, ticket, replicas, now_s, resumable)]

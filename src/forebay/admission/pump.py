@@ -4,6 +4,8 @@ The first in order that fits is started. A head that fits nowhere lets others pa
 replica that is to take it lets nobody in any more of its lane and those behind. Only one has space kept at a time, and one whose
 skips are used up lets nobody past, so a large request starts in bounded time and small ones don't wait for it meanwhile. A request that
 is not preemptible takes the place of preemptible ones (`preempting`).
+
+One that only one replica can serve stands in nobody's way elsewhere: it is passed there without a skip, and has space kept there alone.
 """
 
 import math
@@ -15,7 +17,7 @@ from forebay.admission.effects import Dispatch, Effect, Requeue
 from forebay.admission.preempting import Victim, may_restart, victims_for
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
-from forebay.admission.waiting import Waiting
+from forebay.admission.waiting import LOOK_MAX, Waiting
 from forebay.domain.roster import Posture
 
 NO_REPLICAS_HOLD_S = 15.0
@@ -52,8 +54,8 @@ class Pump:
         """Who was queued with this number or before it did not know the present roster then…"""
         self._strangers = 0
         """…and so many of those wait."""
-        self._kept: tuple[Ticket, Replica] | None = None
-        """Whom space is kept for, and where."""
+        self._kept: dict[Replica, Ticket] = {}
+        """Where space is kept, and for whom: for one that may start anywhere, and beside on each replica for one that can only there."""
         self.urgent_s = -math.inf
         """When a request that is not preemptible came last."""
 
@@ -74,7 +76,8 @@ class Pump:
         self._freed_from = self._change
         self._joined_before = self.waiting.last_seq
         self._strangers = self.waiting.count
-        self._keep_no_more()
+        for replica in list(self._kept):
+            self._keep_no_more(replica)
 
     def place(self, entry: Ticket, now_s: float) -> Replica | None:
         """Where it fits; None: nowhere, which is remembered."""
@@ -91,6 +94,13 @@ class Pump:
         if replica is None:
             entry.tried_seq = self._change
         return replica
+
+    def place_beside(self, entry: Ticket, now_s: float) -> Replica | None:
+        """Where an arrival fits, but for the replicas that all that wait are waiting for, each for one alone."""
+        waiting = self.waiting
+        if entry.lane.preemptible and waiting.held:
+            return None
+        return self.replicas.choose(entry, [one for one in self.replicas.listed if one.id not in waiting.bound_at], now_s)
 
     def has_room(self, entry: Ticket, now_s: float) -> bool:
         """Whether it would fit somewhere, or could take the place of preemptible ones; nothing is started."""
@@ -166,8 +176,8 @@ class Pump:
         if not waiting.count:  # nobody is left for whom a better moment may come
             self.replicas.held.clear()
         entry.skips = 0
-        if self._kept is not None and self._kept[0] is entry:
-            self._keep_no_more()
+        if self._kept and (replica := self._kept_at(entry)) is not None:
+            self._keep_no_more(replica)
 
     def run(self, now_s: float, effects: list[Effect]) -> Ticket | None:
         """Start all that can be started. Returns a head that no replica of this roster will ever take: to be refused, and run again."""
@@ -184,7 +194,7 @@ class Pump:
             if self._strangers and head.queued_seq <= self._joined_before and replicas.hopeless(head) is not None:
                 return head
             candidates: Collection[Replica] = replicas.listed if head.tried_seq < self._freed_from else freed
-            if not self.some_came_back and not _open(candidates):
+            if not self.some_came_back and not (_open(candidates) and (not self.waiting.bound or self._is_waited_for(freed))):
                 break
             replica = replicas.choose(head, candidates, now_s)
             if replica is not None:
@@ -193,12 +203,21 @@ class Pump:
                     break  # there is no place left where one was freed, nor any elsewhere: it doesn't matter who goes next
                 continue
             head.tried_seq = self._change
-            if not self.preempt(head, now_s, effects) and not (self._looks_on() and self._pass(head, now_s, effects)):
+            if not self.preempt(head, now_s, effects) and not (
+                ((far := self._looks_on()) or head.only) and self._pass(head, now_s, effects, far=far)
+            ):
                 break
         freed.clear()
         self._freed_from = self._change
         self.some_came_back = False
         return None
+
+    def _is_waited_for(self, freed: Collection[Replica]) -> bool:
+        """False: all that wait do so for one replica each, and for none of these, where something was freed."""
+        waiting = self.waiting
+        if waiting.bound != waiting.count or self._strangers or not freed:
+            return True
+        return any(replica.id in waiting.bound_at for replica in freed)
 
     def _want_anew(self) -> None:
         """Where something was freed it will show whether prefill tokens are still wanted."""
@@ -260,26 +279,34 @@ class Pump:
         self.some_came_back = True
         self.waiting.join(entry, now_s)
 
-    def _pass(self, head: Ticket, now_s: float, effects: list[Effect]) -> bool:
-        """Start the first behind ``head`` that fits, unless somebody of its lane or before must not be passed any more."""
+    def _pass(self, head: Ticket, now_s: float, effects: list[Effect], *, far: bool) -> bool:
+        """Start the first behind ``head`` that fits, unless somebody of its lane or before must not be passed any more.
+
+        Not ``far``: no further than to the first that may start anywhere.
+        """
         passed = [head]
         bar = NOT_KEPT if self._may_be_passed(head) else head.lane.index
+        leads, looked = head.lane.preemptible or head.only != "", 0
         for entry in self.waiting.after(head, now_s):
             index = entry.lane.index
             if index >= bar:
                 continue
             replica = self.place(entry, now_s)
             if replica is not None:
-                for one in passed:
-                    one.skips += one.lane.index <= index and not self._is_kept(one)
+                self._let_past(passed, entry, replica)
                 self.start(entry, replica, now_s, effects)
                 replica.pauses = 0
                 return True
-            if len(passed) == 1 and head.lane.preemptible and self.preempt(entry, now_s, effects):
+            if leads and len(passed) <= LOOK_MAX and self.preempt(entry, now_s, effects):
                 return True
             if not self._may_be_passed(entry):
                 bar = index
             passed.append(entry)
+            if not entry.only:
+                leads = False
+                looked += 1
+                if looked == LOOK_MAX or not far:
+                    break
         for replica in self._freed:
             replica.pause = replica.pauses = min(2 * replica.pauses + 1, PAUSES_MAX)
         return False
@@ -288,20 +315,36 @@ class Pump:
         """Whether its skips are not used up, or space is kept for it (from now on, if for nobody else)."""
         if entry.skips < SKIPS_MAX:
             return True
-        if self._kept is None:
-            replica = self.replicas.roomiest(entry)
-            if replica is not None:
-                self._kept = entry, replica
-                replica.kept_for, replica.kept_index = entry, entry.lane.index
-        return self._is_kept(entry)
+        kept = self._kept
+        if self._kept_at(entry) is not None:
+            return True
+        replica: Replica | None = None
+        if entry.only or all(other.only for other in kept.values()):
+            # Where it is kept for less important ones, it is kept for this one instead.
+            skipped = [one for one, other in kept.items() if not entry.only or other.lane.index <= entry.lane.index]
+            replica = self.replicas.roomiest(entry, skipped)
+        if replica is not None:
+            self._keep_no_more(replica)
+            kept[replica] = entry
+            replica.kept_for, replica.kept_index = entry, entry.lane.index
+        return replica is not None or entry.only != ""
 
-    def _is_kept(self, entry: Ticket) -> bool:
-        return self._kept is not None and self._kept[0] is entry
+    def _let_past(self, passed: list[Ticket], entry: Ticket, replica: Replica) -> None:
+        """``entry`` is to start on ``replica`` before these, which count that where they could have started there."""
+        index = entry.lane.index
+        for one in passed:
+            if one.lane.index <= index and one.skips < SKIPS_MAX and one.only in ("", replica.id):
+                one.skips += 1
 
-    def _keep_no_more(self) -> None:
-        if self._kept is not None:
-            replica = self._kept[1]
-            self._kept = None
+    def _kept_at(self, entry: Ticket) -> Replica | None:
+        """Where space is kept for it."""
+        for replica, other in self._kept.items():
+            if other is entry:
+                return replica
+        return None
+
+    def _keep_no_more(self, replica: Replica) -> None:
+        if self._kept.pop(replica, None) is not None:
             replica.kept_for, replica.kept_index = None, NOT_KEPT
             if replica.listed:
                 self.freed(replica)
@@ -310,9 +353,11 @@ class Pump:
         """Raises AssertionError unless what waits is in order, and space is kept for one that waits alone."""
         self.waiting.check()
         self.replicas.check()
-        keeping = [replica for replica in self.replicas.listed if replica.kept_for is not None]
-        assert [replica.kept_for for replica in keeping] == ([self._kept[0]] if self._kept else []), "space is kept for nobody"
-        assert self._kept is None or self._kept[0].queued_seq, "space is kept for one that does not wait"
+        keeping = {replica: replica.kept_for for replica in self.replicas.listed if replica.kept_for is not None}
+        assert keeping == self._kept, "space is kept for nobody"
+        assert all(entry.queued_seq for entry in self._kept.values()), "space is kept for one that does not wait"
+        assert all(entry.only in ("", replica.id) for replica, entry in self._kept.items()), "space is kept where it can't start"
+        assert sum(not entry.only for entry in self._kept.values()) <= 1, "space is kept for more than one that may start anywhere"
 
 
 def _open(replicas: Collection[Replica]) -> bool:

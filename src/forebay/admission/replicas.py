@@ -145,10 +145,10 @@ class Replicas:
             unweighed.pop().weigh()
         return sorted(self.listed, key=_RANK)
 
-    def roomiest(self, ticket: Ticket) -> Replica | None:
-        """The least loaded of those that could hold ``ticket`` if they were empty; None: there is none."""
-        for replica in self.by_load():
-            if replica.id not in ticket.excluded and could_ever_fit(replica.capacity, ticket):
+    def roomiest(self, ticket: Ticket, skipped: Collection[Replica] = ()) -> Replica | None:
+        """The least loaded of those that could hold ``ticket`` if they were empty, but for ``skipped``; None: there is none."""
+        for replica in self.by_load() if not ticket.only else self.of(ticket):
+            if replica.id not in ticket.excluded and replica not in skipped and could_ever_fit(replica.capacity, ticket):
                 return replica
         return None
 
@@ -159,6 +159,8 @@ class Replicas:
         ago, so that equal replicas share. ``by_prefix``: one that has its prompt's beginning goes before, where its first token comes
         sooner there and it is not much more loaded.
         """
+        if ticket.only:
+            return self._there(ticket, candidates, now_s)
         if by_prefix and ticket.prefix is not None:
             return self._nearest(ticket, candidates, now_s)
         if ticket.lane.preemptible:
@@ -167,6 +169,22 @@ class Replicas:
             return self._soonest(ticket, candidates, now_s)
         for only in candidates:
             return only if only.listed and only.id not in ticket.excluded and only.fits(ticket) else None
+        return None
+
+    def of(self, ticket: Ticket) -> list[Replica]:
+        """The only one that can serve ``ticket``, if it may be chosen."""
+        replica = self._known.get(ticket.only)
+        return [replica] if replica is not None and replica.listed else []
+
+    def _there(self, ticket: Ticket, candidates: Collection[Replica], now_s: float) -> Replica | None:
+        """The only one that can serve it, if that is a candidate, it fits there, and this is a moment for it."""
+        for replica in self.of(ticket):
+            if replica in candidates and replica.id not in ticket.excluded:
+                prefix, cached = ticket.prefix, 0
+                if prefix is not None:
+                    cached = prefix.cached_tokens(self.prefixes.depth(prefix.chain, replica.id), ticket.uncached)
+                if replica.fits(ticket, cached) and self._spares(replica, ticket, now_s):
+                    return replica
         return None
 
     def _least_loaded(self, ticket: Ticket, candidates: Collection[Replica], now_s: float) -> Replica | None:
@@ -308,8 +326,10 @@ class Replicas:
     def hopeless(self, ticket: Ticket) -> Refusal | None:
         """Why no replica of this roster will ever take it, or None. An empty roster says nothing."""
         total, longest, sequences = self._everywhere
-        if ticket.total <= total and ticket.longest <= longest and ticket.sequences <= sequences and not ticket.excluded:
+        if ticket.total <= total and ticket.longest <= longest and ticket.sequences <= sequences and not (ticket.excluded or ticket.only):
             return None
+        if ticket.only:
+            return self._hopeless_there(ticket)
         if not self.listed:
             return None
         for capacity in self._capacities:
@@ -322,6 +342,13 @@ class Replicas:
         ):
             return Refusal.NO_REPLICAS
         return None
+
+    def _hopeless_there(self, ticket: Ticket) -> Refusal | None:
+        for replica in self.of(ticket):
+            if not could_ever_fit(replica.capacity, ticket):
+                return Refusal.NEVER_FITS
+            return Refusal.HOLDER_OUT if replica.id in ticket.excluded else None
+        return Refusal.HOLDER_OUT
 
     def forget_if_idle(self, replica: Replica) -> None:
         """A replica that left the roster is dropped with its last permit."""

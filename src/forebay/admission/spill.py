@@ -81,9 +81,10 @@ class SpillAdmission:
         whole: bool = False,
         prefix: Prefix | None = None,
         excluded: tuple[str, ...] = (),
+        only: str = "",
     ) -> list[Effect]:
         """Sent, or refused. Raises ValueError for a ticket in use."""
-        del tier, team, longest_wait_s, ttft_s, patience_s, whole, prefix, excluded
+        del tier, team, longest_wait_s, ttft_s, patience_s, whole, prefix, excluded, only
         if ticket in self._reserved:
             raise ValueError(f"ticket {ticket} has not ended yet; tickets are given once")
         if not self.room(shape, now_s):

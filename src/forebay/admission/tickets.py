@@ -39,6 +39,7 @@ class Ticket:
         "later",
         "longest",
         "met",
+        "only",
         "output",
         "output_max",
         "outstanding",
@@ -66,10 +67,20 @@ class Ticket:
 
     late_at_s: float
     """From then on its TTFT can't be met; of one that has waited."""
+    account: "Account"
+    """Its team, in this lane."""
+    deadline_s: float
+    """It is refused if it has not been started by then."""
+    only: str
+    """The one replica that can serve it; empty: any may."""
     prefilled_s: float
     """When its prompt is foreseen to be prefilled; of one that has been started."""
+    prefix: "Prefix | None"
+    """What of its prompt may be cached; None: nobody looks."""
     queued_s: float
     """Since when it waits; of one that has waited."""
+    whole: bool
+    """Its first token is not told."""
 
     def __init__(
         self,
@@ -83,10 +94,11 @@ class Ticket:
         whole: bool = False,
         prefix: "Prefix | None" = None,
         excluded: tuple[str, ...] = (),
+        only: str = "",
     ) -> None:
         self.id = ticket
         self.lane = lane
-        self.account = account  # its team, in this lane
+        self.account = account
         prompt = shape.prompt_tokens
         output = self.output = self.expected = shape.output_tokens
         """Output tokens estimated at arrival; ``expected`` is re-estimated while it runs, and never less than ``emitted``."""
@@ -96,13 +108,13 @@ class Ticket:
         self.cost = self.uncached + 2 * output
         """Virtual tokens its team will be charged, as estimated (`fairness.OUTPUT_COST`)."""
         sequences = self.sequences = shape.sequences
-        self.longest = (prompt if shape.prompts == 1 else -(-prompt // shape.prompts)) + -(-output // sequences)
+        prompts = shape.prompts
+        self.longest = (prompt if prompts == 1 else -(-prompt // prompts)) + -(-output // sequences)
         """Tokens of one of its sequences at its end: the context limit is on these."""
         prompt = self.prompt = prompt - shape.passing_tokens
         self.total = prompt + output
         self.arrived_s = self.dispatched_s = now_s
         self.deadline_s = deadline_s
-        """It is refused if it has not been started by then."""
         self.review_at_tokens = REVIEW_TOKENS_MIN
         """Once it has emitted so much, its expected output is looked at again."""
         self.queued_seq = self.emitted = self.resumed = self.charged_tokens = 0
@@ -111,15 +123,16 @@ class Ticket:
         """Who expires before it in its lane, while it waits, and who after it (`deadlines`)."""
         self.later: Ticket | None = None
         self.prefix = prefix
-        """What of its prompt may be cached; None: nobody looks."""
         self.spared = 0
         """Prompt tokens foreseen to be cached where it runs; ``uncached`` is without them until its permit ends."""
         self.beside = self.met = 0
         """Of its prompt, what is counted beside the permits of its replica since others hold it too (`sharing`), and what others held
         when it was sent, whether it is counted so or not."""
         self.excluded = excluded
-        self.outstanding = 0  # prefill tokens it still occupies: its uncached prompt until the first token
-        self.whole = whole  # its first token is not told
+        self.only = only
+        self.outstanding = 0
+        """Prefill tokens it still occupies: its uncached prompt until the first token."""
+        self.whole = whole
         self.answered = self.returned = self.shared = False
         """Something of its answer is with the client. It had been started before it last began to wait.
         It runs on what its lane was owed."""

@@ -14,6 +14,8 @@ from forebay.spec.types import Tier
 
 LOOK_MAX = 8
 """Requests looked at behind a head that fits nowhere."""
+BOUND_LOOK_MAX = 256
+"""More of them, where so many wait that only one replica can serve: it may be full beside others that are idle."""
 AHEAD_STARTS = 8
 """What a lane was given beyond its share counts towards it, up to so many requests like the one started last: enough that one which
 gets its share anyway is owed nothing, and little enough that one which others crowd out again is soon owed its share."""
@@ -22,7 +24,7 @@ gets its share anyway is owed nothing, and little enough that one which others c
 class Waiting:
     """The lanes of one pool."""
 
-    __slots__ = ("_sharing", "count", "due_s", "held", "lane_of", "lanes", "last_seq", "returned")
+    __slots__ = ("_sharing", "bound", "bound_at", "count", "due_s", "held", "lane_of", "lanes", "last_seq", "returned")
 
     def __init__(self, tiers: Sequence[Tier], weights: Mapping[str, float]) -> None:
         ranked = sorted(tiers, key=lambda tier: tier.rank)
@@ -32,6 +34,10 @@ class Waiting:
         """Requests in all lanes."""
         self.returned = 0
         """Of those, the ones that had been started before: they have been let in already."""
+        self.bound = 0
+        """Of those, the ones that only one replica can serve: where that has no room, others are looked at past them…"""
+        self.bound_at: dict[str, int] = {}
+        """…and how many wait for which."""
         self.due_s = math.inf
         """Nothing expires before this."""
         self.last_seq = 0
@@ -46,6 +52,8 @@ class Waiting:
         self.count += 1
         if ticket.returned:
             self.returned += 1
+        if ticket.only:
+            self._bind(ticket.only, 1)
         ticket.lane.join(ticket, seq, now_s)
         if ticket.deadline_s < self.due_s:
             self.due_s = ticket.deadline_s
@@ -56,6 +64,16 @@ class Waiting:
         self.count -= 1
         if ticket.returned:
             self.returned -= 1
+        if ticket.only:
+            self._bind(ticket.only, -1)
+
+    def _bind(self, replica: str, more: int) -> None:
+        self.bound += more
+        count = self.bound_at.get(replica, 0) + more
+        if count:
+            self.bound_at[replica] = count
+        else:
+            del self.bound_at[replica]
 
     def served_by(self, replicas: int, now_s: float) -> None:
         """So many replicas take what waits from now on, but for what is held back."""
@@ -105,17 +123,18 @@ class Waiting:
         return None
 
     def after(self, first: Ticket, now_s: float) -> list[Ticket]:
-        """Those that come after ``first``, up to `LOOK_MAX`."""
+        """Those that come after ``first``, up to `LOOK_MAX`, and as many more as only one replica can serve."""
         found: list[Ticket] = []
+        most = LOOK_MAX + min(self.bound, BOUND_LOOK_MAX) if self.bound else LOOK_MAX
         for lane in self.lanes:
-            more = LOOK_MAX - len(found)
+            more = most - len(found)
             if lane.waiting and more > 0 and not (self.held and lane.preemptible):
                 head = lane.order.head(now_s)
                 if head is not first:
                     found.append(head)
                     more -= 1
                 if lane.waiting > 1 and more:
-                    found += [ticket for ticket in lane.order.behind(head, now_s, more) if ticket is not first]
+                    found += [ticket for ticket in lane.order.behind(head, now_s, more, deep=self.bound > 0) if ticket is not first]
         return found
 
     def due(self) -> Ticket | None:
@@ -131,4 +150,7 @@ class Waiting:
             lane.check()
         queued = {ticket.id for lane in self.lanes for ticket in lane.order.live()}
         assert self.count == len(queued), f"{len(queued)} wait, {self.count} counted"
+        bound = [ticket.only for lane in self.lanes for ticket in lane.order.live() if ticket.only]
+        assert self.bound == len(bound), f"{len(bound)} wait for one replica, {self.bound} counted"
+        assert self.bound_at == {replica: bound.count(replica) for replica in bound}
         assert {ticket.id for lane in self.lanes for ticket in lane.deadlines.live()} == queued, "a queued ticket has no deadline"

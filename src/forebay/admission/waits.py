@@ -24,6 +24,8 @@ FORESIGHT_S = 600.0
 """A pace seen over half a minute is not stretched further: tiers that accept a longer wait are not refused by prediction."""
 SOME = 1 / 3
 """A chance to start while it is on time that is counted on."""
+HOLDER_RETRY_S = 5.0
+"""Retry-After where the only replica that can serve it takes no requests: one that answered wrong is tried again after so long."""
 UNMEASURED_RETRY_S = 10.0
 """Retry-After where neither a measured nor a declared pace is known."""
 
@@ -98,6 +100,8 @@ def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why
     """When coming back helps whom admission refuses: by the measured drain of what starts before its team, or when a cold start is over."""
     if why is Refusal.NEVER_FITS:
         return None
+    if why is Refusal.HOLDER_OUT:
+        return HOLDER_RETRY_S
     ready_in_s = None if replicas.ready_at_s is None else replicas.ready_at_s - now_s
     if why is Refusal.NO_REPLICAS or (ready_in_s is not None and not replicas.listed):
         return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)

@@ -67,5 +67,5 @@ def _candidate(ticket: Ticket, replica: Replica, replicas: Replicas) -> Candidat
 
 
 def _lacks(ticket: Ticket, replica: Replica) -> str:
-    why = replica.short_of(ticket)
+    why = Shortage.ELSEWHERE if ticket.only else replica.short_of(ticket)
     return "" if why is Shortage.TURN else why.value

@@ -23,6 +23,7 @@ from forebay.app.own_roster import OwnRoster
 from forebay.app.reloading import Reloader
 from forebay.domain.errors import BadInput
 from forebay.gateway.link import Link
+from forebay.gateway.remembering import Remembering
 from forebay.gateway.service import Gateway
 from forebay.spec.formats import parse_listen, write_listen
 from forebay.spec.types import Listen, Spec
@@ -55,6 +56,8 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     host, _, port = arguments.channel.rpartition(":")
     certificate = Certificate(spec.tls) if spec.tls is not None else None
     system = gateway_wiring.gateway(spec, process.world_clock(arguments), arguments.name, arguments.state, _context(certificate), _say)
+    remembering = gateway_wiring.remembering(system, arguments.state)
+    await remembering.begin()
     if arguments.hops_fd is not None:
         await system.gateway.take_hops_on(process.inherited(arguments.hops_fd))
     open_files.bound(system, open_files.take_all())
@@ -63,13 +66,14 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     marking = asyncio.create_task(_mark_ready(arguments.state / ready_marker(arguments.name), system.gateway, spec), name="ready marker")
     reloading = _reloading(arguments.config, system, lambda spec: save_spec(spec, arguments.state), arguments.spec)
     link = gateway_wiring.gateway_link(system, host, int(port), gateway_wiring.roster_keeping(system, arguments.state, arguments.run))
-    await _linked(system, link, certificate, stop, marking, reloading)
+    await _linked(system, link, remembering, certificate, stop, marking, reloading)
     return 0
 
 
 async def _linked(
     system: GatewaySystem,
     link: Link,
+    remembering: Remembering,
     certificate: Certificate | None,
     stop: asyncio.Event,
     marking: asyncio.Task[None],
@@ -77,6 +81,7 @@ async def _linked(
 ) -> None:
     """Serve by the rosters that come by ``link`` until told to stop; drain, and say goodbye."""
     linking = asyncio.create_task(link.run(), name="link")
+    keeping = asyncio.create_task(remembering.run(), name="responses")
     watching = _watching(certificate)
     await stop.wait()
     marking.cancel()
@@ -86,7 +91,9 @@ async def _linked(
     await link.goodbye()
     system.gateway.metering.leave()
     linking.cancel()
-    await asyncio.gather(linking, marking, watching, reloading, return_exceptions=True)
+    keeping.cancel()
+    await asyncio.gather(linking, marking, watching, reloading, keeping, return_exceptions=True)
+    await remembering.close()
 
 
 async def _joined(
@@ -94,6 +101,8 @@ async def _joined(
 ) -> int:
     stop = process.stop_event()
     system = gateway_wiring.gateway(spec, LoopClock(spec.speed), join.name, state, _context(certificate), _say)
+    remembering = gateway_wiring.remembering(system, state)
+    await remembering.begin()
     await system.gateway.take_hops_on(join.hops)
     open_files.bound(system, open_files.take_all())
     await system.gateway.start_on(opened)
@@ -113,7 +122,7 @@ async def _joined(
     reloading = _reloading(path, system, lambda _: None)
     # It is one of several, and keeps no roster: it has no lease to use one by before the controller answers.
     link = gateway_wiring.gateway_link(system, join.controller.host, join.controller.port)
-    await _linked(system, link, certificate, stop, marking, reloading)
+    await _linked(system, link, remembering, certificate, stop, marking, reloading)
     return 0
 
 
@@ -144,6 +153,8 @@ async def _standalone(
     stop = process.stop_event()
     system = gateway_wiring.gateway(spec, LoopClock(spec.speed), NAME, state, _context(certificate), _say)
     roster = OwnRoster(system)
+    remembering = gateway_wiring.remembering(system, state)
+    await remembering.begin()
     await roster.begin()
     open_files.bound(system, open_files.take_all())
     await system.gateway.start_on(opened)
@@ -151,6 +162,7 @@ async def _standalone(
     ledger = OwnLedger(system, state)
     reloading = _reloading(path, system, roster.take)
     accounting = asyncio.create_task(ledger.run(), name="ledger")
+    keeping = asyncio.create_task(remembering.run(), name="responses")
     watching = _watching(certificate)
     url = listening.url(opened, certificate is not None)
     if ready_file is not None:
@@ -162,7 +174,9 @@ async def _standalone(
     await roster.close()
     await system.gateway.drain()
     accounting.cancel()
-    await asyncio.gather(accounting, watching, reloading, return_exceptions=True)
+    keeping.cancel()
+    await asyncio.gather(accounting, watching, reloading, keeping, return_exceptions=True)
+    await remembering.close()
     await ledger.close()
     system.gateway.metering.leave()
     return 0

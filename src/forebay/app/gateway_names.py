@@ -1,5 +1,7 @@
 """What the gateways of one `forebay up` are called, and the files that they leave in the state folder."""
 
+from urllib.parse import quote
+
 
 def gateway_name(number: int) -> str:
     """Of the ``number``-th, from 0: the same for each process that takes its place."""
@@ -9,6 +11,11 @@ def gateway_name(number: int) -> str:
 def roster_file(name: str) -> str:
     """The file in the state folder in which the gateway ``name`` keeps its last roster."""
     return f"{name}.roster"
+
+
+def responses_file(name: str) -> str:
+    """The file in the state folder in which the gateway ``name`` keeps which replica has which response."""
+    return f"{quote(name, safe='')}.responses"
 
 
 def ready_marker(name: str) -> str:

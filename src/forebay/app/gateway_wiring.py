@@ -16,16 +16,17 @@ from forebay.adapters.journal import FileJournal
 from forebay.adapters.log import LogSink
 from forebay.adapters.upstream import HttpUpstream
 from forebay.app.engine_keys import EngineKeys
-from forebay.app.gateway_names import roster_file
+from forebay.app.gateway_names import responses_file, roster_file
+from forebay.app.kept_file import ROSTER_BYTES_MAX, KeptFile
 from forebay.app.keys import join_secret, spill_keys
 from forebay.app.named_files import tokenizers
-from forebay.app.roster_file import RosterFile
 from forebay.app.spent import SPENT_FILE, SpentFile
 from forebay.domain.errors import BadInput
 from forebay.domain.events import Event
 from forebay.domain.joining import NONCE_BYTES
 from forebay.gateway.keeping import Keeping
 from forebay.gateway.link import Link
+from forebay.gateway.remembering import BYTES_MAX, Remembering
 from forebay.gateway.service import Gateway
 from forebay.spec.types import Spec
 
@@ -87,7 +88,13 @@ def gateway_link(system: GatewaySystem, host: str, port: int, keeping: Keeping |
     return Link(gateway, system.clock, system.chance, system.sink, host, port, keeping, join_secret(gateway.spec), nonce)
 
 
+def remembering(system: GatewaySystem, state: Path) -> Remembering:
+    """What keeps in the folder ``state`` which replica has which response."""
+    gateway = system.gateway
+    return Remembering(gateway, KeptFile(state / responses_file(gateway.name), "what is known of kept responses", BYTES_MAX))
+
+
 def roster_keeping(system: GatewaySystem, state: Path, run: str) -> Keeping:
     """What keeps its rosters of ``run`` in the folder ``state``."""
     gateway = system.gateway
-    return Keeping(gateway, system.clock, RosterFile(state / roster_file(gateway.name)), run)
+    return Keeping(gateway, system.clock, KeptFile(state / roster_file(gateway.name), "a roster", ROSTER_BYTES_MAX), run)

@@ -17,7 +17,7 @@ from forebay.emulator.answers import Answer
 from forebay.emulator.body import ApiError, Asked, Tokens, bad_request
 from forebay.emulator.core import Sequence
 from forebay.emulator.http import Exchange, Request
-from forebay.emulator.kept import Kept
+from forebay.emulator.kept import Kept, plain
 from forebay.emulator.wire import text_of
 
 DIMENSIONS = 8
@@ -28,19 +28,23 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 Ended = Callable[[Answer, Sequence], None]
 
 
+Translate = Callable[[Request, Kept], dict[str, Any]]
+"""Makes a chat's body, or a completion's, of a request; some go on from what the engine keeps."""
+
+
 class Form:
     """One endpoint. ``prefix`` of the answer's id; ``make`` its answer."""
 
-    def __init__(self, prefix: str, chat: bool, translate: Callable[[Request], dict[str, Any]], make: "type[FormAnswer]") -> None:
+    def __init__(self, prefix: str, chat: bool, translate: Translate, make: "type[FormAnswer]") -> None:
         self.prefix = prefix
         self.chat = chat
         self._translate = translate
         self._make = make
 
-    def body(self, request: Request) -> bytes:
-        """The request as a chat's, or a completion's; raises ApiError (400)."""
+    def body(self, request: Request, kept: Kept) -> bytes:
+        """The request as a chat's, or a completion's; raises ApiError (400, and 404 for one that goes on from what is not ``kept``)."""
         try:
-            return _encode(self._translate(request))
+            return _encode(self._translate(request, kept))
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise bad_request(f"the request is not valid: {error!r}") from error
 
@@ -135,6 +139,7 @@ class ResponseAnswer(FormAnswer):
     def __init__(self, exchange: Exchange, asked: Asked, names: wire.Names, ended: Ended, kept: Kept) -> None:
         super().__init__(exchange, asked, names, ended, kept)
         request = _decode(exchange.request.body)
+        self._before = kept.conversation(request)
         self.background = bool(request.get("background"))
         if self.background and not request.get("store", True):
             raise bad_request("background can only be used when `store` is true", "background")
@@ -142,10 +147,15 @@ class ResponseAnswer(FormAnswer):
     def begun(self) -> None:
         """The engine has it."""
         if self.background:
-            queued = _encode(self._response("queued"))
-            self._kept.put(self.names.id, queued, self._cancelled)
+            queued = self._keep(self._response("queued"), self._cancelled)
             if not self.asked.stream:
                 self.exchange.respond(200, queued)
+
+    def _keep(self, response: dict[str, Any], cancel: Callable[[], bytes] | None = None) -> bytes:
+        """As it is now, and the conversation up to it; returns what is told of it."""
+        body = _encode(response)
+        self._kept.put(self.names.id, body, [*self._before, *map(plain, response["output"])], cancel)
+        return body
 
     def _cancelled(self) -> bytes:
         self.stop()
@@ -198,7 +208,7 @@ class ResponseAnswer(FormAnswer):
 
     def whole(self) -> dict[str, Any]:
         response = self._response("completed")
-        self._kept.put(self.names.id, _encode(response))
+        self._keep(response)
         return response
 
     def _event(self, event: dict[str, Any]) -> bytes:
@@ -321,36 +331,27 @@ def _limits(request: dict[str, Any], bound: str) -> dict[str, Any]:
     return wanted
 
 
-def _response_body(request: Request) -> dict[str, Any]:
+def _response_body(request: Request, kept: Kept) -> dict[str, Any]:
     asked = _decode(request.body)
-    given = asked["input"]
-    messages = [{"role": "user", "content": given}] if isinstance(given, str) else [_plain(message) for message in given]
-    return {**_limits(asked, "max_output_tokens"), "messages": messages}
+    return {**_limits(asked, "max_output_tokens"), "messages": kept.conversation(asked)}
 
 
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    content = message.get("content", "")
-    if not isinstance(content, str):
-        content = "".join(str(part.get("text", "")) for part in content)
-    return {"role": message.get("role", "user"), "content": content}
-
-
-def _message_body(request: Request) -> dict[str, Any]:
+def _message_body(request: Request, _: Kept) -> dict[str, Any]:
     asked = _decode(request.body)
     if "max_tokens" not in asked:
         raise bad_request("max_tokens: Field required", "max_tokens")
     system = asked.get("system") or ""
-    first = [_plain({"role": "system", "content": system})] if system else []
-    return {**_limits(asked, "max_tokens"), "messages": [*first, *map(_plain, asked["messages"])]}
+    first = [plain({"role": "system", "content": system})] if system else []
+    return {**_limits(asked, "max_tokens"), "messages": [*first, *map(plain, asked["messages"])]}
 
 
-def _pooled_body(request: Request) -> dict[str, Any]:
+def _pooled_body(request: Request, _: Kept) -> dict[str, Any]:
     asked = _decode(request.body)
     texts = asked.get("input", asked.get("documents", asked.get("text_2", asked.get("queries"))))
     return {**_limits(asked, ""), "stream": False, "prompt": texts, "max_tokens": 1}
 
 
-def _audio_body(request: Request) -> dict[str, Any]:
+def _audio_body(request: Request, _: Kept) -> dict[str, Any]:
     fields = {name.decode(): value.decode() for name, value in _FIELD.findall(request.body)}
     named = {"model": fields["model"]} if "model" in fields else {}
     return {**named, "prompt": [0] * AUDIO_TOKENS, "max_tokens": 16}
@@ -376,7 +377,7 @@ def counted(exchange: Exchange, tokens: Callable[[bytes], int]) -> None:
         count = tokens(_encode({**_decode(exchange.request.body), "max_tokens": 1}))
         exchange.respond(200, _encode({"count": count, "max_model_len": 0, "tokens": list(range(count)), "token_strs": None}))
     else:
-        messages = [_plain(message) for message in _decode(exchange.request.body)["messages"]]
+        messages = [plain(message) for message in _decode(exchange.request.body)["messages"]]
         exchange.respond(200, _encode({"input_tokens": tokens(_encode({"messages": messages}))}))
 
 

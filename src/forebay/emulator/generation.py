@@ -56,7 +56,7 @@ class Generation:
             raise BROKEN
         if self.closing:
             raise SHUTTING_DOWN
-        asked = decode(exchange.request.body if form is None else form.body(exchange.request), chat)
+        asked = decode(exchange.request.body if form is None else form.body(exchange.request, self.kept), chat)
         if asked.model is not None and asked.model != self._model and asked.model not in self._behaviour.adapters:
             raise ApiError(404, "NotFoundError", f"The model `{asked.model}` does not exist.", "model")
         for prompt in asked.prompts:

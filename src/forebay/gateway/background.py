@@ -139,9 +139,11 @@ class BackgroundCall(ResponsesCall):
 
     def ended_alone(self, outcome: Outcome, usage: Usage | None, why: str, gone: bool) -> None:
         """See `watching.Watched`."""
-        self._watch = None
+        watch, self._watch = self._watch, None
         if self._over:
             return
+        if watch is not None and outcome is _COMPLETED:
+            self._measure(watch.response_id, usage)
         self._why = why
         if gone:
             self._blame(why, gone=True)

@@ -61,7 +61,7 @@ def output_tokens_max(ask: Ask) -> int | None:
 
 def previous_of(ask: Ask) -> str | None:
     """The answer that it goes on from, if any."""
-    return ask.previous_response_id if isinstance(ask, ResponsesAsk) else None
+    return (ask.previous_response_id or None) if isinstance(ask, ResponsesAsk) else None
 
 
 AskType = TypeVar("AskType", bound=Ask)

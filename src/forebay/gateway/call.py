@@ -229,7 +229,7 @@ class CallState(Caller, ABC):
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
         self._begun_s = self._retry_after_s = self.sized = self._lent = self._demanded = self._doubt = None
         self._only = self._hop = b""
-        self._replica = self._waited_for = self._why = ""
+        self._replica = self._waited_for = self._why = self.kept_at = ""
         self._queue_s = 0.0
         self._tried = self._left = ()
         self._weighed = UNWEIGHED

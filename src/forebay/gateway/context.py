@@ -41,10 +41,6 @@ class Context(ABC):
     background: Watching
 
     @abstractmethod
-    def serves(self, url: str) -> bool:
-        """Whether the present roster has a replica there."""
-
-    @abstractmethod
     def asks_key(self, url: str, status: int) -> None:
         """The engine at ``url`` answered ``status``: it asks for a key that it isn't shown."""
 

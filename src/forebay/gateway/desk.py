@@ -82,9 +82,8 @@ class Desk:
             self._taken[ticket] = (quota, shape.total_tokens, now_s)
         pool.calls[ticket] = call
         admission = pool.admission
-        effects = admission.arrive(
-            ticket, tier.name, team, shape, now_s, tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, whole, prefix, tried
-        )
+        longest_s, ttft_s, waits_s, only = tier.longest_wait_s, tier.ttft_s, patience_s * self.clock.speed, call.kept_at
+        effects = admission.arrive(ticket, tier.name, team, shape, now_s, longest_s, ttft_s, waits_s, whole, prefix, tried, only)
         waits = admission.queue.count
         first = effects[0] if len(effects) == 1 and not (self._carrying or waits) else None
         if type(first) is Dispatch and first.ticket == ticket:
@@ -134,6 +133,7 @@ class Desk:
             waits.whole,
             prefix,
             tried,
+            call.kept_at,
         )
         self._after(to, effects)
 

@@ -4,7 +4,7 @@ It is sent to one replica after the other until one answers; an answer passes as
 that is silent is given up soon while there is another.
 """
 
-import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
@@ -13,16 +13,19 @@ from forebay.gateway.http import ClientConnection
 from forebay.gateway.passed import PassedHead, PassedHeads, passed_answer
 from forebay.gateway.refusals import ASKS_KEY_REPLY
 from forebay.gateway.request import Request
+from forebay.ports.clock import TimerHandle
 from forebay.ports.upstream import ASKS_KEY, End, Exchange, ResponseHead, Upstream
 
 TRIED_MAX = 16
 """Replicas asked for one request."""
-SILENT_S = 5.0
-"""Real seconds from asking one replica to the beginning of its answer, where there is another."""
 DIRECT_S = 60.0
 """Real seconds from asking one replica to the end of its answer."""
 STREAM_S = 7200.0
-"""The same where a stream may follow."""
+"""The same where a stream may follow…"""
+HEAD_S = 60.0
+"""…whose head comes within this…"""
+HEAD_BEFORE_NEXT_S = 5.0
+"""…and that of any answer within this where another replica can be asked: one that hangs keeps nobody from it."""
 NOT_HERE = frozenset({404, 405})
 """One more replica is asked: it may be that the first is no engine of this model."""
 ERROR_BYTES_MAX = 64 * 1024
@@ -38,6 +41,10 @@ class DirectContext(Protocol):
 
     def asks_key(self, url: str, status: int) -> None:
         """The engine at ``url`` asks for a key that it isn't shown."""
+        ...
+
+    def later(self, real_s: float, due: Callable[[], None]) -> TimerHandle:
+        """Call ``due`` in so many real seconds."""
         ...
 
     def over(self, direct: "Direct", deleted: str) -> None:
@@ -56,6 +63,8 @@ class Direct:
         "_body",
         "_connection",
         "_context",
+        "_doubtful",
+        "_due",
         "_exchange",
         "_failed",
         "_framed",
@@ -70,7 +79,6 @@ class Direct:
         "_request_id",
         "_resent",
         "_response_id",
-        "_timer",
         "_tried",
         "_urls",
         "_wrong",
@@ -99,12 +107,15 @@ class Direct:
         self._response_id = response_id
         self._tried = 0
         self._exchange: Exchange | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._due: TimerHandle | None = None
+        """When the head of an answer is overdue."""
         self._wrong = False
         """What comes is no engine's answer, but a page or a way elsewhere."""
         self._head: ResponseHead | None = None
         self._held = b""  # of an answer that isn't passed on yet
         self._failed = ErrorReply(502, "server_error", "engines_failed", "No engine could be reached.")
+        self._doubtful = False
+        """One that may keep it did not say."""
         self._resent = self._open = self._over = self._paused = self._framed = self._keep_alive = False
 
     @property
@@ -143,27 +154,33 @@ class Direct:
         except ValueError:
             self._next()
             return
-        if self._tried + 1 < len(self._urls):
-            self._timer = asyncio.get_running_loop().call_later(SILENT_S, self._silent)
+        if self._due is None:
+            self._due = self._context.later(HEAD_S if self._tried + 1 == len(self._urls) else HEAD_BEFORE_NEXT_S, self._overdue)
         if self._paused:
             self._exchange.pause()
 
-    def _silent(self) -> None:
-        exchange, self._exchange, self._timer = self._exchange, None, None
+    def _overdue(self) -> None:
+        """The head of the answer did not come in time."""
+        exchange, self._exchange, self._due = self._exchange, None, None
         if exchange is not None:
             exchange.abort()
+        self._fail(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
+
+    def _fail(self, error: ErrorReply) -> None:
+        """This one does not say."""
+        self._failed, self._doubtful = error, True
         self._next()
 
+    def _in_time(self) -> None:
+        due, self._due = self._due, None
+        if due is not None:
+            due.cancel()
+
     def _next(self) -> None:
-        self._wait_no_more()
+        self._in_time()
         self._tried += 1
         self._resent = False
         self._send()
-
-    def _wait_no_more(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
 
     # -- the client ---------------------------------------------------------------------------------------------------
 
@@ -198,7 +215,7 @@ class Direct:
 
     def head(self, head: ResponseHead) -> None:
         """See `ports.ResponseSink`."""
-        self._wait_no_more()
+        self._in_time()
         self._head = head
         self._passed = self._context.passed_heads.of(head)
         self._wrong = 300 <= head.status < 400 or (head.status < 300 and self._passed.html)
@@ -233,17 +250,14 @@ class Direct:
             self._connection.abort()
         elif end is End.STALE and not self._resent:
             self._resent = True
-            self._wait_no_more()
             self._send()
         else:
-            self._failed = ErrorReply(502, "server_error", "engines_failed", f"The engine could not be reached or broke off ({end}).")
-            self._next()
+            self._fail(ErrorReply(502, "server_error", "engines_failed", f"The engine could not be reached or broke off ({end})."))
 
     def _complete(self, head: ResponseHead) -> None:
         if self._wrong:
             said = f"What the engine answered ({head.status}) is neither JSON nor an error, but a page or a way elsewhere."
-            self._failed = ErrorReply(502, "server_error", "engines_failed", said)
-            self._next()
+            self._fail(ErrorReply(502, "server_error", "engines_failed", said))
             return
         if head.status < 400:
             self._end(self._response_id if self._request.method == b"DELETE" else "")
@@ -251,12 +265,13 @@ class Direct:
             return
         if head.status in ASKS_KEY:
             self._context.asks_key(self._urls[self._tried], head.status)
-            self._failed = ASKS_KEY_REPLY
-            self._next()
+            self._fail(ASKS_KEY_REPLY)
             return
         shaped = in_shape(head.status, self._held, self._request.target)
         if head.status >= 500 or head.status == 429 or (head.status == 404 and self._response_id):
-            self._failed = shaped or ErrorReply(head.status, "invalid_request_error", None, "No engine keeps this response.")
+            if head.status != 404 or not self._doubtful:
+                self._failed = shaped or ErrorReply(head.status, "invalid_request_error", None, "No engine keeps this response.")
+            self._doubtful = self._doubtful or head.status != 404
             self._next()
             return
         if head.status in NOT_HERE and not self._tried and len(self._urls) > 1:
@@ -281,7 +296,7 @@ class Direct:
 
     def _end(self, deleted: str = "") -> None:
         self._over = True
-        self._wait_no_more()
+        self._in_time()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.abort()

@@ -57,10 +57,6 @@ class Duties(Context, ABC):
             return error
         return msgspec.structs.replace(error, retry_after_s=jittered(error.retry_after_s, self.chance.random()))
 
-    def serves(self, url: str) -> bool:
-        """Whether the present roster has a replica there."""
-        return url in self._urls
-
     def truncated(self, pool: str, why: str) -> None:
         """A stream was broken off; told once a sweep, however many there were."""
         self._truncations += 1
@@ -131,6 +127,10 @@ class Duties(Context, ABC):
             if asking and any(replica.url == url and replica.id in asking for replica in pool.roster.replicas):
                 return True
         return False
+
+    def is_out(self, url: str) -> bool:
+        """Whether the replica at ``url`` is ejected."""
+        return url in self.out()
 
     def _probed(self, pool: PoolDesk, replica: str, url: str, status: int | None) -> None:
         """``status``: of the answer to a probe; None: there was none."""

@@ -41,7 +41,7 @@ class Ending(Recorded):
             if self._first_s is not None:
                 # The last content came just before the end, so nothing is looked at per event.
                 meter.stream_completed(now_s - self._first_s, usage.output_tokens // self._estimate.sequences)
-            if usage.exact and pool.should_learn():
+            if usage.exact and not self.kept_at and pool.should_learn():  # most of its prompt is in no body
                 desk.estimator.learn(self._team, pool.model, self._body_bytes, usage, self._estimate.sequences, self.sized)
                 pool.errors.observe(self._estimate, usage)
                 if not self._ask.stream:

@@ -50,6 +50,8 @@ class Forwarding:
         self.counts = counts
         self.forwarded: dict[tuple[str, str], int] = {}
         """Requests by pool and gateway, of places that are gone too."""
+        self.lessees: dict[str, str] = {}
+        """Replica → the gateway that it is leased to."""
         self._desk = desk
         self._spec = spec
         self._places: dict[tuple[str, str], _Place] = {}
@@ -84,10 +86,22 @@ class Forwarding:
         best = self._best(pool, left, shape, now_s, begun)
         if best is None or (pool.routed and not stuck and self._wait_s(pool, shape, now_s) <= best.wait_s + GAIN_S):
             return None
-        best.sent_tokens += shape.total_tokens
-        key = (pool.name, best.desk.peer)
+        return self._sent(best, pool, shape)
+
+    def at(self, pool: PoolDesk, replica: str, left: tuple[str, ...], shape: Shape, now_s: float) -> PoolDesk | None:
+        """See `overflow.Peers`."""
+        place = self._places.get((pool.name, self.lessees.get(replica, "")))
+        if place is None or place.desk.name in left:
+            return None
+        admission = place.desk.admission
+        assert isinstance(admission, SpillAdmission)
+        return self._sent(place, pool, shape) if admission.room(shape, now_s) else None
+
+    def _sent(self, place: _Place, pool: PoolDesk, shape: Shape) -> PoolDesk:
+        place.sent_tokens += shape.total_tokens
+        key = (pool.name, place.desk.peer)
         self.forwarded[key] = self.forwarded.get(key, 0) + 1
-        return best.desk
+        return place.desk
 
     def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, begun: bool) -> bool:
         """See `overflow.Peers`."""

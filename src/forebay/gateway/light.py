@@ -1,28 +1,60 @@
 """What is asked without a permit: who is asked for it, in which order, and whether the one who asks may know the answer."""
 
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
 from typing import Protocol
+
+import msgspec
 
 from forebay.domain.roster import Roster
 from forebay.gateway.answers import ErrorReply
+from forebay.gateway.conversations import Conversations, Peers, Seek, Then, not_found, previous_not_found
+from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
-from forebay.gateway.holders import Holders
+from forebay.gateway.holders import Holder
 from forebay.gateway.http import ClientConnection
+from forebay.gateway.identity import Caller
 from forebay.gateway.passed import PassedHeads
+from forebay.gateway.pool_desk import PoolDesk
 from forebay.gateway.refusals import ASKS_KEY_REPLY
 from forebay.gateway.request import Request
 from forebay.gateway.watching import Watching
-from forebay.ports.clock import Clock
+from forebay.ports.clock import Clock, TimerHandle
 from forebay.ports.upstream import Upstream
+from forebay.spec.types import Spec
 
 NO_ENGINE = ErrorReply(503, "service_unavailable", "no_replicas", "No replica of this model is there.", retry_after_s=5.0)
+OUT = ErrorReply(
+    503,
+    "service_unavailable",
+    "response_unavailable",
+    "The replica that keeps this response takes no requests now. Please ask again.",
+    retry_after_s=5.0,
+)
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The one replica that keeps what a request goes on from."""
+
+    pool: PoolDesk
+    replica: str
+    tokens: int
+    """Of the conversation so far; 0: not known."""
 
 
 class LightContext(Protocol):
     """What it needs of its gateway."""
 
+    spec: Spec
+    clock: Clock
+    desk: Desk
     upstream: Upstream
     passed_heads: PassedHeads
-    clock: Clock
+
+    @property
+    def peering(self) -> Peers | None:
+        """The other gateways."""
+        ...
 
     def spread(self, error: ErrorReply) -> ErrorReply:
         """With its ``Retry-After`` jittered."""
@@ -40,6 +72,10 @@ class LightContext(Protocol):
         """Addresses of replicas that are ejected."""
         ...
 
+    def is_out(self, url: str) -> bool:
+        """Whether the replica at ``url`` is ejected."""
+        ...
+
     @property
     def roster(self) -> Roster:
         """The one routed by."""
@@ -52,7 +88,8 @@ class Light:
     def __init__(self, context: LightContext) -> None:
         self.upstream = context.upstream
         self.passed_heads = context.passed_heads
-        self.holders = Holders()
+        self.conversations = Conversations(context.upstream)
+        self.holders = self.conversations.holders
         self.background = Watching(context.upstream, context.clock)
         self.live: set[Direct] = set()
         self._context = context
@@ -66,22 +103,81 @@ class Light:
         self._start(connection, request, body, request_id, urls[at:] + urls[:at], "")
 
     def holder_of(self, response_id: str, team: str, connection: ClientConnection, request: Request, request_id: bytes) -> None:
-        """The replica that is known to keep the answer, or else each."""
-        refusal = self.not_theirs(response_id, team)
-        if refusal is not None:
-            connection.refuse(refusal, b"x-request-id: %b\r\n" % request_id)
-            return
-        holder = self.holders.find(response_id)
-        everywhere = [replica.url for pool in self._context.roster.pools for replica in pool.replicas]
-        urls = [holder.url] if holder is not None and holder.url in everywhere else everywhere
-        self._start(connection, request, request.body, request_id, urls, response_id)
+        """The replica that keeps the answer; where nobody can tell which, and there are no teams, each."""
 
-    def not_theirs(self, response_id: str | None, team: str) -> ErrorReply | None:
-        """Another team's answer is none that there is."""
-        holder = self.holders.find(response_id) if response_id else None
-        if holder is None or holder.team == team:
-            return None
-        return ErrorReply(404, "invalid_request_error", None, f"Response with id '{response_id}' not found.", "response_id")
+        def ask(found: Holder | ErrorReply | None) -> None:
+            everywhere = [replica.url for pool in self._context.roster.pools for replica in pool.replicas]
+            if isinstance(found, Holder):
+                found = self._lost(response_id, found, everywhere) or found
+            if isinstance(found, ErrorReply):
+                connection.refuse(self._context.spread(found), b"x-request-id: %b\r\n" % request_id)
+            else:
+                urls = everywhere if found is None else [found.url]
+                self._start(connection, request, request.body, request_id, urls, response_id)
+
+        # Each replica is asked for the answer itself below, so that nobody need look for it first.
+        self._find(response_id, team, connection, request_id, ask, replicas=())
+
+    def go_on(
+        self,
+        previous: str,
+        pool: PoolDesk,
+        caller: Caller,
+        connection: ClientConnection,
+        request_id: bytes,
+        start: Callable[[Kept | None], None],
+    ) -> None:
+        """Have ``start`` send what goes on from ``previous`` to the replica that keeps it; None: to any, as nobody knows of it."""
+
+        def place(found: Holder | ErrorReply | None) -> None:
+            if isinstance(found, Holder):
+                kept = self._kept(found, pool, caller.residency)
+                if kept is not None:
+                    start(kept)
+                    return
+                found = previous_not_found(previous, f": no replica of {pool.model} that serves now keeps it")
+            if found is None:
+                start(None)
+                return
+            if found.status == HTTPStatus.NOT_FOUND and found.code is None:
+                found = previous_not_found(previous)
+            connection.refuse(self._context.spread(found), b"x-request-id: %b\r\n" % request_id)
+
+        usable = [replica.url for each in self._context.roster.pools if each.pool == pool.name for replica in each.replicas]
+        self._find(previous, caller.team, connection, request_id, place, replicas=[url for url in usable if not self._context.is_out(url)])
+
+    def _find(
+        self, response_id: str, team: str, connection: ClientConnection, request_id: bytes, then: Then, replicas: Sequence[str]
+    ) -> None:
+        asked = None if self._context.spec.teams else replicas
+        self.conversations.find(response_id, team, self._context.peering, asked, connection, request_id, then)
+
+    def _kept(self, holder: Holder, pool: PoolDesk, residency: tuple[str, ...]) -> Kept | None:
+        """Its replica, if that serves the same model, where a team of this ``residency`` may be served."""
+        pools = self._context.desk.pools
+        for listed in self._context.roster.pools:
+            there = pools.get(listed.pool)
+            if there is not None and there.model == pool.model and there.within(residency):
+                for replica in listed.replicas:
+                    if replica.url == holder.url:
+                        return Kept(there, replica.id, holder.tokens)
+        return None
+
+    def _lost(self, response_id: str, holder: Holder, everywhere: Sequence[str]) -> ErrorReply | None:
+        """Why the answer can't be had now, where the replica that keeps it serves nobody."""
+        if holder.url not in everywhere:
+            return not_found(response_id)
+        return OUT if self._context.is_out(holder.url) and not self._context.is_locked(holder.url) else None
+
+    @property
+    def inside(self) -> set[Direct | Seek]:
+        """All of them, and those that wait until it is known who is asked."""
+        return {*self.live, *self.conversations.seeking}
+
+    def later(self, real_s: float, due: Callable[[], None]) -> TimerHandle:
+        """See `direct.DirectContext`."""
+        clock = self._context.clock
+        return clock.call_at(clock.now_s() + real_s * clock.speed, due)
 
     def asks_key(self, url: str, status: int) -> None:
         """See `direct.DirectContext`."""
@@ -100,7 +196,7 @@ class Light:
     ) -> None:
         usable = [url for url in urls if not self._context.is_locked(url)]
         if out := self._context.out():
-            usable.sort(key=out.__contains__)  # those are asked last
+            usable.sort(key=out.__contains__)  # those are asked last, and may be well by then
         if not usable:
             connection.refuse(self._context.spread(ASKS_KEY_REPLY if urls else NO_ENGINE), b"x-request-id: %b\r\n" % request_id)
             return

@@ -115,6 +115,10 @@ class Peers(Protocol):
         """
         ...
 
+    def at(self, pool: PoolDesk, replica: str, left: tuple[str, ...], shape: Shape, now_s: float) -> PoolDesk | None:
+        """The place at the gateway that ``replica`` is leased to, for a request that nobody else can serve."""
+        ...
+
     def would_take(self, pool: PoolDesk, left: tuple[str, ...], shape: Shape, now_s: float, *, begun: bool) -> bool:
         """Whether there is a place for one that is stuck."""
         ...

@@ -51,13 +51,16 @@ class JsonPeek:
         "_settled",
         "_start",
         "_values",
+        "_whole",
         "found",
         "held",
         "model_span",
         "prompts",
     )
 
-    def __init__(self, lists: bytes = b"") -> None:
+    def __init__(self, lists: bytes = b"", *, whole: bool = False) -> None:
+        """``whole``: nothing flows before all of it is here, since any of its fields may say where it may go."""
+        self._whole = whole
         self.held = bytearray()
         self.prompts = 0 if lists else 1
         """Seen so far."""
@@ -196,7 +199,7 @@ class JsonPeek:
             if key == b"model":
                 self.model_span = (self._start, end)
                 self._named = True
-        self.found = self._named and self._settled
+        self.found = self._named and self._settled and not self._whole
         self._at, self._phase = end, 6
 
 
@@ -294,9 +297,9 @@ def form_peek(request: Request) -> FormPeek | None:
     return peek
 
 
-def peek_for(kind: bytes, multipart: bool, lists: bytes = b"") -> JsonPeek | FormPeek | None:
-    """How to look into a body of this type; None where a form says no boundary. ``lists``: see `JsonPeek`."""
+def peek_for(kind: bytes, multipart: bool, lists: bytes = b"", *, whole: bool = False) -> JsonPeek | FormPeek | None:
+    """How to look into a body of this type; None where a form says no boundary. ``lists``, ``whole``: see `JsonPeek`."""
     if not multipart:
-        return JsonPeek(lists)
+        return JsonPeek(lists, whole=whole)
     match = _BOUNDARY.match(kind.strip())
     return None if match is None else FormPeek(match[1] or match[2])

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import hmac
 import http
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -16,6 +16,7 @@ from forebay.domain.roster import Heard, Hello, Residue, Roster, RosterPool, Ros
 from forebay.gateway.answers import JSON, ErrorReply, bad_request
 from forebay.gateway.desk import Desk
 from forebay.gateway.forwarding import Forwarding
+from forebay.gateway.holders import ID_BYTES_MAX, Holder, Holders
 from forebay.gateway.hop_counts import HOPS, HopCounts
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.records import REQUESTS
@@ -26,6 +27,8 @@ from forebay.ports.upstream import BodySource, Exchange, FetchFailed, ResponseSi
 from forebay.spec.types import Spec
 
 HEARD = b"/forebay/v1/heard"
+HOLDERS = b"/forebay/v1/holders"
+"""Who keeps an answer, by its id."""
 ANSWER_BYTES_MAX = 4096
 ASK_REAL_S = 1.0
 PEERS_MAX = 256
@@ -45,6 +48,8 @@ class _HeardAgo(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_HeardAgo).decode
+_decode_holder = msgspec.json.Decoder(Holder | None).decode
+_decode_id = msgspec.json.Decoder(Annotated[str, msgspec.Meta(max_length=ID_BYTES_MAX)]).decode
 
 
 class Owner(Protocol):
@@ -56,6 +61,7 @@ class Owner(Protocol):
     desk: Desk
     upstream: Upstream
     usage: UsageBook
+    holders: Holders
 
     def tell(self, kind: str, message: str) -> None:
         """An event."""
@@ -100,6 +106,7 @@ class Peering:
     def apply(self, roster: Roster) -> None:
         """Use what is leased here by ``roster``."""
         self._roster = roster
+        self.forwarding.lessees = {replica.id: replica.gateway for pool in roster.pools for replica in pool.replicas}
         self._route()
 
     def renewed(self, said_s: float, lease_s: float) -> None:
@@ -190,13 +197,29 @@ class Peering:
         url = self.urls.get(gateway)
         if url is None:
             return None
-        host = url.partition("//")[2].encode()
-        head = b"POST %b HTTP/1.1\r\nhost: %b\r\nx-forebay-hop: %b\r\ncontent-length: %d\r\n\r\n"
-        wire = head % (HOPS, host, self.forwarding.hop_key, len(hops)) + hops
         with contextlib.suppress(FetchFailed):
-            status, body = await fetch(self.raw, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
+            status, body = await fetch(self.raw, url, self._post(url, HOPS, hops), ANSWER_BYTES_MAX, ASK_REAL_S)
             return body if status == http.HTTPStatus.OK else None
         return None
+
+    async def holder(self, response_id: str) -> tuple[Holder | None, bool]:
+        """Who keeps an answer, as another gateway knows; and, where none knows, whether each has said so."""
+        body = msgspec.json.encode(response_id)
+        told = await asyncio.gather(*[self._holder(url, body) for name, url in self.urls.items() if name in self.present])
+        known = next((holder for holder, _ in told if holder is not None), None)
+        return known, len(told) == len(self.present) and all(answered for _, answered in told)
+
+    async def _holder(self, url: str, body: bytes) -> tuple[Holder | None, bool]:
+        with contextlib.suppress(FetchFailed, ValueError, msgspec.MsgspecError):
+            status, answer = await fetch(self.raw, url, self._post(url, HOLDERS, body), ANSWER_BYTES_MAX, ASK_REAL_S)
+            if status == http.HTTPStatus.OK:
+                return _decode_holder(answer), True
+            return None, status == http.HTTPStatus.NOT_FOUND  # one of an older version, which remembers for itself alone
+        return None, False
+
+    def _post(self, url: str, path: bytes, body: bytes) -> bytes:
+        head = b"POST %b HTTP/1.1\r\nhost: %b\r\nx-forebay-hop: %b\r\ncontent-length: %d\r\n\r\n"
+        return head % (path, url.partition("//")[2].encode(), self.forwarding.hop_key, len(body)) + body
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 
@@ -221,6 +244,12 @@ class Peering:
                 connection.answer(200, JSON, self.counts.answer(request.body))
             except msgspec.DecodeError as error:
                 connection.refuse(bad_request(f"This is no list of hops: {error}."))
+            return False
+        if path == HOLDERS:
+            try:
+                connection.answer(200, JSON, msgspec.json.encode(self._owner.holders.find(_decode_id(request.body))))
+            except msgspec.DecodeError as error:
+                connection.refuse(bad_request(f"This is no id of a response: {error}."))
             return False
         return True
 

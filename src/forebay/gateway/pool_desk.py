@@ -55,8 +55,10 @@ class Ticketed:
 class Caller(Ticketed, ABC):
     """A request as the desk knows it."""
 
-    __slots__ = ("quiet_until_s",)
+    __slots__ = ("kept_at", "quiet_until_s")
 
+    kept_at: str
+    """The one replica that can serve it, since that keeps what it goes on from; empty: any may."""
     quiet_until_s: float
     """Before this it has no times to look at (in a pool without ways out), and is owed no tokens: most that wait are so."""
 

@@ -65,7 +65,7 @@ class Call(LentCall):
         self.quiet_until_s = self._arrived_s + ttft_s if stream else math.inf
         self._wants = UNASKED if stream else NOTHING
         pool = self._pool
-        if pool.lacking:
+        if pool.lacking and not self.kept_at:
             self._tried = pool.lacking.replicas(self._known_as(), pool.routed, now_s)
         self._context.retries.arrived_total += 1
         if by_peer:  # counted where it came in

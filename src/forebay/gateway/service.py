@@ -20,6 +20,7 @@ from forebay.gateway.ask import Ask
 from forebay.gateway.body import choices_of, output_tokens_max, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
+from forebay.gateway.conversations import Seek
 from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
 from forebay.gateway.door import Door
@@ -32,9 +33,8 @@ from forebay.gateway.identity import UNAUTHORIZED, Caller, Identity
 from forebay.gateway.large import call_for
 from forebay.gateway.latencies import Latencies
 from forebay.gateway.lending import Lending
-from forebay.gateway.light import Light
+from forebay.gateway.light import Kept, Light
 from forebay.gateway.metering import Metering
-from forebay.gateway.meters import TierMeter
 from forebay.gateway.pages import Pages
 from forebay.gateway.passed import PassedHeads
 from forebay.gateway.peek import form_peek, peek_for
@@ -116,8 +116,7 @@ class Gateway(Door):
         self.metering = Metering(name, journal or NoJournal(ids.fresh("journal")), clock, self._emit)
         self.usage = self.metering.book
         self._catalogue = Catalogue(spec, self.desk)
-        everywhere = (*self.desk.pools.values(), *self.desk.spills)
-        self._meters: list[TierMeter] = [meter for pool in everywhere for meter in pool.meters.values()]
+        self._meters = [meter for pool in (*self.desk.pools.values(), *self.desk.spills) for meter in pool.meters.values()]
         self.shown = Shown(self.desk, self.servers, self.metering, self.records, self.reloads, self.lending, self.retries, self.latencies)
         pages = registry(self._meters, self.shown), self.records, self._catalogue, self.desk
         self._pages = Pages(*pages, lambda: not self.draining, lambda: self.peering)
@@ -175,7 +174,6 @@ class Gateway(Door):
             self.peering.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
-            self._sweeper = None
         for server in self.servers:
             server.closing = True
             server.close()
@@ -229,13 +227,13 @@ class Gateway(Door):
         return self.desk.shares.told_with(self.snapshot())
 
     @property
-    def direct(self) -> set[Direct]:
-        """Requests inside that need no permit."""
-        return self._light.live
+    def direct(self) -> set[Direct | Seek]:
+        """Requests inside that need no permit, or not yet."""
+        return self._light.inside
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
-        self.shown.check(len(self._light.live) + len(self._pages.elsewhere.live) - self.background.apart)
+        self.shown.check(len(self._light.inside) + len(self._pages.elsewhere.live) - self.background.apart)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -267,7 +265,7 @@ class Gateway(Door):
         route = POSTS.get(request.target.partition(b"?")[0])
         if route is None or route.light or request.method != b"POST":
             return None
-        return peek_for(content_type(request.facts), route.multipart, route.lists)
+        return peek_for(content_type(request.facts), route.multipart, route.lists, whole=route.stateful)
 
     def _handle_large(self, connection: ClientConnection, request: Request) -> None:
         route = POSTS[request.target.partition(b"?")[0]]
@@ -308,10 +306,11 @@ class Gateway(Door):
             call.start(tier, shape, self.desk.now_s(), facts.patience_s, prefix)
         elif route.light:
             self._light.any_of(pool.name, connection, request, body, request_id)
-        elif route.stateful and (error := self._light.not_theirs(previous_of(ask), caller.team)) is not None:
-            self._refuse(connection, error, request_id)
+        elif route.stateful and (previous := previous_of(ask)) is not None:
+            start = partial(self._start_call, connection, request, route, pool, tier, ask, caller, body, request_id, peek)
+            self._light.go_on(previous, pool, caller, connection, request_id, start)
         else:
-            self._start_call(connection, request, route, pool, tier, ask, caller, body, request_id, peek)
+            self._start_call(connection, request, route, pool, tier, ask, caller, body, request_id, peek, None)
 
     def _start_call(
         self,
@@ -325,18 +324,20 @@ class Gateway(Door):
         body: bytes,
         request_id: bytes,
         peek: Peek | None,
+        kept: Kept | None,
     ) -> None:
+        pool, history_tokens = (pool, 0) if kept is None else (kept.pool, kept.tokens)
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
-        shape, sized = shape_of(self.desk.estimator, route, pool, ask, caller.team, body, size, peek)
+        shape, sized = shape_of(self.desk.estimator, route, pool, ask, caller.team, body, size, peek, history_tokens)
         way, spoken = b"", route.generates and not route.multipart
-        if pool.long is not None and spoken and ask.model not in self._catalogue.adapters:
+        if pool.long is not None and spoken and kept is None and ask.model not in self._catalogue.adapters:
             asked = long_context.Asked(caller.team, size, output_tokens_max(ask), choices_of(ask), sized, shape.prompts)
             prefix_of_shape = partial(self._prefix, pool, ask, body, size)
             pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, prefix_of_shape, caller.residency)
         call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
         connection.reply = call
-        call.sized, call.way = sized, way
-        prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken else None
+        call.sized, call.way, call.kept_at = sized, way, kept.replica if kept is not None else ""
+        prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken and not history_tokens else None
         call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)
 
     def _prefix(self, pool: PoolDesk, ask: Ask, body: bytes, size: int, shape: Shape) -> Prefix | None:

@@ -4,13 +4,13 @@ An answer that has begun ends with an error event in its API's own form; a reque
 503 with a ``Retry-After``. Only a client that does not take its last words in time sees a reset.
 """
 
+from collections.abc import Collection
 from typing import Protocol
 
 from forebay.admission.effects import Refuse
 from forebay.admission.outcomes import ANSWERS, Refusal
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.desk import Desk
-from forebay.gateway.direct import Direct
 from forebay.gateway.http import ClientConnection, HttpServer
 from forebay.ports.clock import Clock
 
@@ -21,6 +21,14 @@ RETRY_AFTER_REAL_S = 2.0
 """By then another gateway, or the next process of this one, answers."""
 
 
+class Inside(Protocol):
+    """What is inside without a permit."""
+
+    def shut(self, error: ErrorReply) -> None:
+        """The gateway ends before it does."""
+        ...
+
+
 class Leaver(Protocol):
     """A gateway that leaves."""
 
@@ -29,8 +37,8 @@ class Leaver(Protocol):
     servers: list[HttpServer]
 
     @property
-    def direct(self) -> set[Direct]:
-        """What is inside without a permit."""
+    def direct(self) -> Collection[Inside]:
+        """All that is inside without a permit."""
         ...
 
     def spread(self, error: ErrorReply) -> ErrorReply:

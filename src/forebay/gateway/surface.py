@@ -1,21 +1,18 @@
 """Calls to the endpoints besides chat and completions: what differs in their streams, their answers and their errors."""
 
-import msgspec
-
-from forebay.admission.effects import Dispatch
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import ErrorReply
-from forebay.gateway.body import previous_of
+from forebay.gateway.bound import BoundCall
 from forebay.gateway.dialects import error_end
 from forebay.gateway.holders import Holder
-from forebay.gateway.relay import Call
+from forebay.gateway.meters import Outcome
 from forebay.gateway.sse import EventStream
 from forebay.gateway.typed import TypedStream, typed_usage
 from forebay.gateway.whole import WholeBody
 from forebay.ports.upstream import ResponseHead
 
 
-class TypedCall(Call):
+class TypedCall(BoundCall):
     """One whose events name their type."""
 
     __slots__ = ()
@@ -45,22 +42,9 @@ class TypedCall(Call):
 
 
 class ResponsesCall(TypedCall):
-    """An answer that its engine keeps: whoever goes on from it is sent to the same replica.
-
-    Admission chose a replica by its room; where the answer lies elsewhere the permit stays with the one chosen, since the
-    other would only answer that it knows nothing of it.
-    """
+    """An answer that its engine keeps: whoever goes on from it is sent to the same replica (`bound`)."""
 
     __slots__ = ()
-
-    def dispatch(self, effect: Dispatch) -> None:
-        """Send it, where it can go on."""
-        previous = previous_of(self._ask)
-        if previous is not None and not self._retries and not self._pool.peer:
-            holder = self._context.holders.find(previous)
-            if holder is not None and self._context.serves(holder.url):
-                effect = msgspec.structs.replace(effect, url=holder.url)
-        super().dispatch(effect)
 
     def _open_stream(self, piece: bytes) -> None:
         if isinstance(self._stream, TypedStream):
@@ -70,10 +54,22 @@ class ResponsesCall(TypedCall):
     def _look_at(self, body: bytes) -> tuple[Usage | None, bool]:
         usage, response_id = typed_usage(body)
         self._keep(response_id)
+        self._measure(response_id, usage)
         return usage, False
 
+    def _served(self, outcome: Outcome, usage: Usage | None) -> None:
+        if isinstance(self._stream, TypedStream):
+            self._measure(self._stream.response_id, usage)
+        super()._served(outcome, usage)
+
     def _keep(self, response_id: str) -> None:
-        self._context.holders.learn(response_id, Holder(self._replica_url, self._team))
+        if not self._pool.peer:  # that gateway knows where
+            self._context.holders.learn(response_id, Holder(self._replica_url, self._team))
+
+    def _measure(self, response_id: str, usage: Usage | None) -> None:
+        """What goes on from it has all of it as its prompt."""
+        if usage is not None and usage.exact and not self._pool.peer:
+            self._context.holders.told(response_id, usage.prompt_tokens + usage.output_tokens)
 
 
 class BinaryCall(TypedCall):

@@ -5,10 +5,13 @@ Bodies beyond a bound (embeddings of many inputs) flow through from there on and
 
 from typing import Final
 
+import msgspec
+
 from forebay.domain.shape import Usage
 from forebay.domain.usage import NUMBER_BITS
 from forebay.gateway.answers import LAST_CHUNK, chunk
 from forebay.gateway.events import UNREADABLE, decode_answer, decode_usage
+from forebay.gateway.typed import TypedUsage
 from forebay.ports.upstream import ResponseHead
 
 HELD_BYTES_MAX: Final = 1024 * 1024
@@ -18,6 +21,7 @@ PARSED_BYTES_MAX: Final = 64 * 1024
 
 # In names of their own, that a compiled module need not look up.
 _decode: Final = decode_answer
+_decode_typed: Final = msgspec.json.Decoder(TypedUsage).decode
 _usage: Final = Usage
 
 
@@ -79,6 +83,8 @@ def usage_in_tail(tail: bytes) -> Usage | None:
     """The ``usage`` in the end of a body too long to be parsed."""
     told = usage_object(tail)
     try:
+        if b'"input_tokens"' in told:  # as `/v1/responses` says it
+            return _decode_typed(told).usage()
         return decode_usage(told).usage() if told else None
     except UNREADABLE:
         return None

@@ -42,10 +42,10 @@ _ROOMS = {
         "tickets", "waiting", "waits", "weighing",
     ),
     "gateway": (
-        "background", "body", "call", "context", "desk", "door", "doubting", "duties", "ending", "firsts", "heads", "holding",
-        "http", "identity", "intake", "large", "latencies", "leaving", "lent", "meters", "moving", "passed", "pool_desk",
-        "reader", "recorded", "recovery", "relay", "repeats", "request", "retries", "routes", "service", "shape_errors",
-        "shaping", "silence", "sizing", "surface", "usage", "watched", "whole",
+        "background", "body", "bound", "call", "context", "desk", "door", "doubting", "duties", "ending", "firsts", "heads",
+        "holding", "http", "identity", "intake", "large", "latencies", "leaving", "lent", "meters", "moving", "passed",
+        "pool_desk", "reader", "recorded", "recovery", "relay", "repeats", "request", "retries", "routes", "service",
+        "shape_errors", "shaping", "silence", "sizing", "surface", "usage", "watched", "whole",
     ),
     "adapters.upstream": ("client", "connection", "exchange", "heads"),
 }

@@ -54,6 +54,7 @@ class Request:
     prefix: Prefix | None = None
     spared: int = 0
     excluded: set[str] = field(default_factory=set)
+    only: str = ""
 
 
 class AdmissionStates(RuleBasedStateMachine):
@@ -161,6 +162,8 @@ class AdmissionStates(RuleBasedStateMachine):
                 else:
                     assert effect.retry_after_s is not None
                     assert 1.0 <= effect.retry_after_s <= 60.0
+                if effect.why is Refusal.HOLDER_OUT:
+                    assert request.only not in self.roster or request.only in request.excluded, "refused beside its replica"
                 if effect.why is Refusal.EXPIRED:
                     assert self.now_s >= request.deadline_s
                 if effect.why in {Refusal.QUEUE_FULL, Refusal.DISPLACED}:
@@ -184,6 +187,7 @@ class AdmissionStates(RuleBasedStateMachine):
         assert effect.ticket in self.lanes[request.tier], "started, and did not wait: twice, or ended"
         assert effect.replica_id in self.roster, "dispatched to a replica that isn't in the roster"
         assert effect.replica_id not in request.excluded, "dispatched again to a replica that failed it"
+        assert request.only in ("", effect.replica_id), "dispatched to another replica than the only one that can serve it"
         assert self.now_s <= request.deadline_s, "started after it should have expired"
         request.spared = self.machine._tickets[effect.ticket].spared
         assert 0 <= request.spared <= max(0, request.shape.uncached_tokens - 1)
@@ -257,6 +261,7 @@ class AdmissionStates(RuleBasedStateMachine):
         capped=st.booleans(),
         listed=st.booleans(),
         prefix=st.none() | st.builds(Prefix, st.sampled_from(CHAINS), st.integers(1, 20)),
+        only=st.sampled_from(["", "", "r0", "r1", "r3"]),
     )
     def arrive(
         self,
@@ -269,14 +274,15 @@ class AdmissionStates(RuleBasedStateMachine):
         capped: bool,
         listed: bool,
         prefix: Prefix | None,
+        only: str,
     ) -> None:
         ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
         shape = Shape(prompt, output, min(cached, prompt), output + 10 if capped else 0, count, 0, count if listed else 1)
-        self.requests[ticket] = Request(tier, shape, self.now_s + WAIT_S[tier], expected=output, prefix=prefix)
+        self.requests[ticket] = Request(tier, shape, self.now_s + WAIT_S[tier], expected=output, prefix=prefix, only=only)
         self.lanes[tier].append(ticket)
         if prefix is not None:
             self.came[ticket] = prefix.chain
-        self.carry_out(self.machine.arrive(ticket, tier, team, shape, self.now_s, prefix=prefix))
+        self.carry_out(self.machine.arrive(ticket, tier, team, shape, self.now_s, prefix=prefix, only=only))
 
     @precondition(lambda self: self.running())
     @rule(data=st.data())
@@ -421,7 +427,8 @@ class AdmissionStates(RuleBasedStateMachine):
             for replica in self.roster:
                 request = self.requests[entry.id]
                 waits_for_a_clear_one = request.tier == "batch" and self.prefilling_beside(replica)
-                if replica not in request.excluded and not waits_for_a_clear_one:
+                may = replica not in request.excluded and request.only in ("", replica)
+                if may and not waits_for_a_clear_one:
                     assert not self.fits(entry.id, replica, exact=False), f"{entry.id} fits and waits"
 
     @invariant()
@@ -439,6 +446,14 @@ class AdmissionStates(RuleBasedStateMachine):
                 head = lane.order.head(self.now_s)
                 least = min((account.counter for account in lane.order.accounts.values() if account.waiting), default=None)
                 assert head.returned or head.account.counter == least
+
+    @invariant()
+    def nobody_waits_for_what_is_not_there(self) -> None:
+        """Who can be served by one replica alone waits only while that is in the roster, and has not failed it."""
+        for lane in self.lanes.values():
+            for request in [self.requests[ticket] for ticket in lane if self.requests[ticket].only]:
+                assert request.only in self.roster
+                assert request.only not in request.excluded
 
     @invariant()
     def someone_will_look(self) -> None:

@@ -279,7 +279,7 @@ def test_why_the_others_were_not_chosen_is_asked_of_one_that_runs_and_it_keeps_i
     for _ in range(12):
         ticket = come(machine)
         assert ticket is not None
-        assert len(machine.candidates(ticket)) == 2
+        assert len(machine.weighed(ticket).candidates) == 2
         machine.check()
 
 

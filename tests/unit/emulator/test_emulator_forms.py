@@ -52,7 +52,7 @@ def test_a_kept_response_is_told_again(serve):
         ).json
         assert (await client.request("GET", f"/v1/responses/{told['id']}")).json == told
         for number in range(KEPT_MAX):
-            world.engine._generation.kept.put(str(number), b"{}")
+            world.engine._generation.kept.put(str(number), b"{}", [])
         await client.request("POST", "/v1/responses", {"input": "a", "max_output_tokens": 1})
         assert (await client.request("GET", f"/v1/responses/{told['id']}")).status == 404
 
@@ -78,6 +78,9 @@ def test_a_response_in_the_background_goes_on_and_is_told_when_asked(serve):
         assert (await client.request("GET", f"/v1/responses/{cancelled}")).json["status"] == "cancelled"
         again = await client.request("POST", f"{kept}/cancel", {})
         assert (again.status, again.json["error"]["message"]) == (400, "Cannot cancel a synchronous response.")
+        for previous, said in ((told["id"], True), (cancelled, False)):
+            on = await client.request("POST", "/v1/responses", {"input": "a", "max_output_tokens": 1, "previous_response_id": previous})
+            assert (on.json["usage"]["input_tokens"] > 100 + 40) is said, "what was said, and what was answered if it was"
         unkept = await client.request("POST", "/v1/responses", {**asked, "store": False})
         assert (unkept.status, unkept.json["error"]["param"]) == (400, "background")
         assert not world.engine._generation.live
@@ -100,6 +103,25 @@ def test_a_stream_in_the_background_ends_in_the_store_whoever_reads(serve, leave
         (body,) = world.engine._generation.kept._bodies.values()
         assert (json.loads(body)["status"], json.loads(body)["usage"]["output_tokens"]) == ("completed", 40)
         assert not world.engine._generation.live
+
+    serve(main)
+
+
+def test_a_response_goes_on_from_one_that_this_engine_keeps_and_from_no_other(serve):
+    """It was taken for the beginning of a conversation, wherever it was sent."""
+
+    async def main(world):
+        client = await world.connect()
+        first = (await client.request("POST", "/v1/responses", {"input": TEXT, "max_output_tokens": 20})).json
+        asked = {"input": TEXT, "max_output_tokens": 5, "previous_response_id": first["id"]}
+        second = (await client.request("POST", "/v1/responses", asked)).json
+        said = len(first["output"][0]["content"][0]["text"])
+        assert 200 + said // 4 <= second["usage"]["input_tokens"] <= 201 + said // 4
+        third = (await client.request("POST", "/v1/responses", {**asked, "previous_response_id": second["id"]})).json
+        assert third["usage"]["input_tokens"] > second["usage"]["input_tokens"] + 100, "all that was said before is prompt"
+        for stream in (False, True):
+            lost = await client.request("POST", "/v1/responses", {**asked, "previous_response_id": "resp_x", "stream": stream})
+            assert (lost.status, lost.json["error"]["message"]) == (404, "Response with id 'resp_x' not found.")
 
     serve(main)
 

@@ -60,6 +60,27 @@ def test_the_answer_passes_at_once_and_the_permit_lasts_until_the_engine_is_done
     world(test, keeper)
 
 
+def test_what_ended_in_the_background_is_gone_on_from_with_all_that_was_said(world, keeper):
+    """Its usage is told when it has ended, long after its client's answer: what went on from it was taken for its own body alone."""
+
+    async def test(front):
+        await begun(front)
+        assert front.gateway.holders.find("resp_0").tokens == 0
+        keeper.over()
+        await front.sleep(1.0)
+        assert front.gateway.holders.find("resp_0").tokens == 27
+        await begun(front, {"previous_response_id": "resp_0"})
+        (call,) = front.gateway.desk.pools["chat"].calls.values()
+        assert (call.kept_at, call._estimate.cached_tokens) == ("r0", 27)
+        await front.sleep(20.0)
+        assert (front.permits, outcomes(front)) == (1, {"completed": 1})
+        keeper.over(name="resp_1")
+        await front.sleep(5.0)
+        assert (front.permits, outcomes(front)) == (0, {"completed": 2})
+
+    world(test, keeper)
+
+
 def test_more_than_the_engine_has_places_for_wait_in_the_lane(world, keeper, one_slot):
     async def test(front):
         await begun(front)

@@ -195,6 +195,21 @@ def test_a_large_answer_flows_through_and_its_usage_is_found(world):
     world(test, status(200, data))
 
 
+def test_a_long_response_that_is_no_stream_is_metered(world):
+    """Its usage has other names than a completion's: it was metered as nothing."""
+
+    async def long(_, answer):
+        usage = {"input_tokens": 300, "output_tokens": 70, "input_tokens_details": {"cached_tokens": 200}}
+        answer.json(200, {"id": "resp_1", "instructions": "x" * (HELD_BYTES_MAX + 1), "usage": usage})
+
+    async def test(front):
+        assert (await front.ask({"model": CHAT["model"], "input": "hi"}, target="/v1/responses")).status == 200
+        meter = front.gateway.desk.pools["chat"].meters["interactive"]
+        assert (meter.prompt_tokens, meter.output_tokens) == (300, 70)
+
+    world(test, long)
+
+
 def test_a_large_answer_without_length_flows_in_chunks(world):
     data = b"[" + b"1," * HELD_BYTES_MAX + b"1]"
 

@@ -423,33 +423,6 @@ def test_a_response_of_before_the_gateway_started_is_looked_for_everywhere(world
     world(test, keeper("resp_a"), keeper("resp_b"), keeper("resp_c"))
 
 
-def test_a_conversation_goes_on_where_it_began(world):
-    async def test(front):
-        for _ in range(6):
-            await front.ask({"model": "llama", "input": "a", "previous_response_id": "resp_b"}, target=RESPONSES)
-        first = [len(engine.seen) for engine in front.engines]
-        assert min(first) > 0  # nobody keeps it as yet
-        while front.gateway.holders.find("resp_b") is None:
-            await front.ask({"model": "llama", "input": "a"}, target=RESPONSES)
-        before = len(front.engines[1].seen)
-        for _ in range(6):
-            await front.ask({"model": "llama", "input": "a", "previous_response_id": "resp_b"}, target=RESPONSES)
-        assert len(front.engines[1].seen) == before + 6
-
-    world(test, keeper("resp_a"), keeper("resp_b"))
-
-
-def test_a_conversation_whose_replica_is_gone_is_answered_by_another(world):
-    async def test(front):
-        own = (await front.ask({"model": "llama", "input": "a"}, target=RESPONSES)).json()["id"]
-        left = front.engines[0 if own == "resp_b" else 1]
-        front.route(left)
-        answer = await front.ask({"model": "llama", "input": "a", "previous_response_id": own}, target=RESPONSES)
-        assert answer.json()["id"] != own
-
-    world(test, keeper("resp_a"), keeper("resp_b"))
-
-
 def test_another_teams_response_is_none(world, team_spec):
     async def test(front):
         own = (await front.ask({"model": "llama", "input": "a"}, {"authorization": "Bearer sk-search"}, RESPONSES)).json()["id"]

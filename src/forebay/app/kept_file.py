@@ -1,4 +1,4 @@
-"""A gateway's last roster in a file of the state folder, which only its owner may read; read and written in a thread."""
+"""What a gateway keeps for its next process, in a file of the state folder which only its owner may read; read and written in a thread."""
 
 import asyncio
 from pathlib import Path
@@ -6,15 +6,17 @@ from pathlib import Path
 from forebay.app.files import write_whole
 from forebay.domain.errors import ForebayError
 
-BYTES_MAX = 9 * 2**20
+ROSTER_BYTES_MAX = 9 * 2**20
 """A roster comes in a line of at most 8 MB (`gateway.link`); and what is said of it."""
 
 
-class RosterFile:
-    """`gateway.keeping.Shelf` at ``path``."""
+class KeptFile:
+    """`gateway.keeping.Shelf` at ``path``, for ``what``, of so many bytes at most."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, what: str, bytes_max: int) -> None:
         self._path = path
+        self._what = what
+        self._bytes_max = bytes_max
 
     async def load(self) -> bytes:
         """See `gateway.keeping.Shelf`."""
@@ -22,8 +24,8 @@ class RosterFile:
 
     async def save(self, content: bytes) -> None:
         """See `gateway.keeping.Shelf`."""
-        if len(content) > BYTES_MAX:
-            raise ForebayError(f"{self._path}: a roster of {len(content)} bytes is not kept; allowed: {BYTES_MAX}")
+        if len(content) > self._bytes_max:
+            raise ForebayError(f"{self._path}: {self._what} of {len(content)} bytes is not kept; allowed: {self._bytes_max}")
         # Not synced: what it says is worth nothing after the machine itself has ended.
         await asyncio.to_thread(write_whole, self._path, content, 0o600)
 
@@ -34,13 +36,13 @@ class RosterFile:
     def _read(self) -> bytes:
         try:
             with self._path.open("rb") as file:
-                content = file.read(BYTES_MAX + 1)
+                content = file.read(self._bytes_max + 1)
         except FileNotFoundError:
             return b""
         except OSError as error:
             raise ForebayError(f"{self._path}: {error.strerror}") from None
-        if len(content) > BYTES_MAX:
-            raise ForebayError(f"{self._path}: more than {BYTES_MAX} bytes")
+        if len(content) > self._bytes_max:
+            raise ForebayError(f"{self._path}: more than {self._bytes_max} bytes")
         return content
 
     def _unlink(self) -> None:
