@@ -200,7 +200,10 @@ def test_a_long_response_that_is_no_stream_is_metered(world):
 
     async def long(_, answer):
         usage = {"input_tokens": 300, "output_tokens": 70, "input_tokens_details": {"cached_tokens": 200}}
-        answer.json(200, {"id": "resp_1", "instructions": "x" * (HELD_BYTES_MAX + 1), "usage": usage})
+        data = json.dumps({"id": "resp_1", "instructions": "x" * (HELD_BYTES_MAX + 1), "usage": usage}).encode()
+        answer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        answer.raw(data)
+        answer.close()
 
     async def test(front):
         assert (await front.ask({"model": CHAT["model"], "input": "hi"}, target="/v1/responses")).status == 200
