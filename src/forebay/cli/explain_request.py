@@ -25,6 +25,7 @@ _WAITED_FOR = {
     "turn": "its turn, behind others",
     "event": "a scheduled event to have its replicas",
     "replica": "a replica that can hold it",
+    "elsewhere": "what it goes on from, which another replica keeps",
 }
 
 
