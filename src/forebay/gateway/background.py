@@ -94,8 +94,9 @@ class BackgroundCall(ResponsesCall):
 
     def _served(self, outcome: Outcome, usage: Usage | None) -> None:
         running = self._running
-        if running and not self._open:  # nothing was written
+        if running and (self._alone_until_s or not self._open):  # nothing was written, or to nobody
             self._context.background.cancel(self._replica_url, running)
+            self._running = ""
         if self._alone_until_s:
             self._end(_GONE, None, abandon=True)
         elif not running or outcome is not _COMPLETED:
@@ -110,14 +111,18 @@ class BackgroundCall(ResponsesCall):
             self._connection.finish(self._keep_alive)
 
     def _end(self, outcome: Outcome, usage: Usage | None, *, abandon: bool = False, let_go: bool = False) -> None:
-        """See `ending.Ending`; but a stream that is ``background`` does not end when its client leaves."""
-        if outcome in _LEFT and self._open and self._response_id and not self._context.background.full:
+        """See `ending.Ending`; but an answer that is ``background`` does not end when its client leaves within it."""
+        told = self._open and not self._alone_until_s
+        if outcome in _LEFT and told and self._response_id and not self._context.background.full:
             self._outlive(usage)
             return
+        self._alone_no_more()
+        super()._end(outcome, usage, abandon=abandon, let_go=let_go)
+
+    def _alone_no_more(self) -> None:
         if self._alone_until_s:
             self._alone_until_s = 0.0
             self._context.background.alone -= 1
-        super()._end(outcome, usage, abandon=abandon, let_go=let_go)
 
     def _outlive(self, usage: Usage | None) -> None:
         response_id = self._response_id
@@ -189,6 +194,7 @@ class BackgroundCall(ResponsesCall):
     def break_off(self) -> None:
         """See `pool_desk.Caller`. Its client's connection is none of it any more."""
         if self._watch is None:
+            self._alone_no_more()
             super().break_off()
         else:
             self._over = True
@@ -259,8 +265,10 @@ class BackgroundCall(ResponsesCall):
 
     @property
     def _response_id(self) -> str:
-        """Of a stream that its engine would go on with unread; empty: it is none."""
+        """Of an answer under way that its engine would go on with unread; empty: it is none."""
         stream = self._stream
+        if self._running and self._whole is not None:
+            return self._running
         if not isinstance(stream, TypedStream) or not stream.background or stream.done or stream.trouble is not None or not self._here:
             return ""
         return stream.response_id if KEPT_ID.fullmatch(stream.response_id) else ""
@@ -280,5 +288,6 @@ class BackgroundCall(ResponsesCall):
         response_id = self._response_id
         if response_id and not self._spared:
             self._context.background.cancel(self._replica_url, response_id)
+            self._running = ""
             if isinstance(self._stream, TypedStream):
                 self._stream.background = False  # once

@@ -120,6 +120,7 @@ class Call(LentCall):
             return
         context = self._context
         self._over = True
+        self._forget_emitted()
         self._tell_here()
         ends = effect.why is Refusal.SHUTTING_DOWN
         # Another gateway that serves it still counts it, as one whose client has left.

@@ -1,6 +1,7 @@
 """``background: true`` where the client leaves: within a stream its engine goes on and is asked; before it knew the id, it is stopped."""
 
 import asyncio
+import json
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from test_gateway_fault_at_every_step import FAULTS, at_step
 from forebay.emulator.engine_server import State
 from forebay.gateway.background import ALONE_REAL_S
 from forebay.gateway.meters import Outcome
+from forebay.gateway.whole import HELD_BYTES_MAX
 
 STREAM = {**ASK, "stream": True}
 CANCEL = [f"{TARGET}/resp_0/cancel"]
@@ -198,6 +200,65 @@ def test_a_client_that_leaves_before_it_knows_the_id_has_it_stopped(world, first
     world(test, keeper)
 
 
+# -- a first answer that is no stream, and too long to be held -------------------------------------------------------------
+
+
+def lengthy(after_s=0.0, ends="json"):
+    """``ends``: what comes behind its beginning."""
+
+    async def script(keeper, seen, answer):
+        told = json.dumps({**keeper.made(seen), "instructions": "x" * (2 * HELD_BYTES_MAX)}).encode()
+        await asyncio.sleep(after_s)
+        answer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(told))
+        answer.raw(told[:-10])
+        await asyncio.sleep(1.0)
+        if ends == "cut":
+            answer.cut()
+        elif ends == "json":
+            answer.raw(told[-10:])
+
+    return script
+
+
+@pytest.mark.parametrize("ends", ["json", "nothing"])
+def test_a_client_that_leaves_before_a_long_first_answer_has_it_stopped(world, ends):
+    """It went on in the engine, without a permit: that its beginning had been written, to nobody, was taken for told."""
+
+    async def test(front):
+        await left(front, body=ASK)
+        await front.sleep(ALONE_REAL_S + 3.0)
+        assert (front.permits, front.gateway.background.apart, keeper.asked_for("POST")) == (0, 0, CANCEL)
+        assert (outcomes(front), used(front)[0]) == ({"client_gone": 1}, {"LEFT": 1})
+
+    keeper = Keeper(first=lengthy(0.5, ends))
+    world(test, keeper)
+
+
+def test_a_client_that_leaves_within_a_long_first_answer_leaves_it_to_the_engine(world):
+    """Its permit ended with its client, and nothing of what its engine went on with was metered."""
+
+    async def test(front):
+        await left(front, tokens_s=0.5, body=ASK)
+        await front.sleep(20.0)
+        assert (front.permits, keeper.asked_for("POST")) == (1, [])
+        keeper.over()
+        await front.sleep(5.0)
+        assert (front.permits, used(front)) == (0, ({"COMPLETED": 1}, 7, 20))
+
+    keeper = Keeper(first=lengthy())
+    world(test, keeper)
+
+
+def test_a_long_first_answer_that_breaks_off_is_stopped_in_the_engine(world):
+    async def test(front):
+        assert not (await front.ask(ASK, target=TARGET)).complete
+        await front.sleep(2.0)
+        assert (front.permits, keeper.asked_for("POST"), used(front)[0]) == (0, CANCEL, {"TRUNCATED": 1})
+
+    keeper = Keeper(first=lengthy(ends="cut"))
+    world(test, keeper)
+
+
 async def never(keeper, seen, answer):
     await answer.gone.wait()
 
@@ -233,6 +294,21 @@ def test_a_client_that_left_is_forgotten_whatever_its_engine_says(world, first):
 
     keeper = Keeper(first=first)
     world(test, keeper, whole)
+
+
+def test_a_call_whose_client_left_is_broken_off_whole(world):
+    """By a fault of ours: it was counted for good among those that no connection has."""
+
+    async def test(front):
+        await left(front, body=ASK)
+        desk = front.gateway.desk
+        pool = desk.pools["chat"]
+        (call,) = pool.calls.values()
+        call.break_off()
+        desk.abandon(pool, call, None, desk.now_s())
+        assert front.gateway.background.apart == 0
+
+    world(test, Keeper(first=never))
 
 
 def test_a_gateway_that_ends_does_not_wait_for_a_client_that_left(world, spec):

@@ -1,5 +1,7 @@
 """The end of a stream whose chunk of usage nobody asked for: vLLM says there, and only there, by what engine it was answered."""
 
+import asyncio
+
 import pytest
 
 from forebay.domain.shape import Usage
@@ -112,3 +114,26 @@ def test_an_engine_that_says_done_and_never_ends_its_response_keeps_no_client(wo
         assert front.permits == 0
 
     world(test, hangs)
+
+
+def test_ids_held_of_a_stream_that_is_refused_in_the_end_are_held_no_longer(world):
+    """They stayed counted against the bound of all, beyond which no stream is continued."""
+    tokens = b"".join(LAST.replace(b'"stop","token_ids":null', b'null,"token_ids":[%d]' % number) for number in range(40))
+    held = []
+
+    async def wrong_behind_its_end(_, answer):
+        answer.stream()
+        answer.chunk(tokens + DONE)
+        await asyncio.sleep(0.1)
+        held.append(fronts[0].gateway.held_ids.held_bytes)
+        answer.chunk(b'data: {"error":{"message":"no","code":500}}\n\n')
+        await answer.gone.wait()
+
+    async def test(front):
+        fronts.append(front)
+        assert (await front.ask(STREAM)).status == 503
+        assert held[0] > 0
+        assert front.gateway.held_ids.held_bytes == 0
+
+    fronts = []
+    world(test, wrong_behind_its_end)
