@@ -28,6 +28,7 @@ HEAD_BEFORE_NEXT_S = 5.0
 """…and that of any answer within this where another replica can be asked: one that hangs keeps nobody from it."""
 NOT_HERE = frozenset({404, 405})
 """One more replica is asked: it may be that the first is no engine of this model."""
+LATE = ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time.")
 ERROR_BYTES_MAX = 64 * 1024
 _STOPS = frozenset({b"POST", b"DELETE"})
 """What may be done to a response that is kept, besides looking at it."""
@@ -164,7 +165,7 @@ class Direct:
         exchange, self._exchange, self._due = self._exchange, None, None
         if exchange is not None:
             exchange.abort()
-        self._fail(ErrorReply(504, "server_error", "engine_timeout", "The engine did not answer in time."))
+        self._fail(LATE)
 
     def _fail(self, error: ErrorReply) -> None:
         """This one does not say."""
@@ -251,6 +252,8 @@ class Direct:
         elif end is End.STALE and not self._resent:
             self._resent = True
             self._send()
+        elif end is End.TIMEOUT:
+            self._fail(LATE)
         else:
             self._fail(ErrorReply(502, "server_error", "engines_failed", f"The engine could not be reached or broke off ({end})."))
 
