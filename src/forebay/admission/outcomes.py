@@ -37,6 +37,12 @@ class Refusal(StrEnum):
     """It goes on from an answer that one replica keeps, which takes no requests now."""
     SHUTTING_DOWN = "shutting_down"
     """The gateway ended before it was answered."""
+    HANDED_BACK = "handed_back"
+    """Another gateway forwarded it here, and goes on with it: the last replica here has stopped working."""
+
+
+BACK = frozenset({Refusal.SHUTTING_DOWN, Refusal.HANDED_BACK})
+"""Another gateway that has forwarded it may go on with it after these: they are no last word."""
 
 
 class Shortage(StrEnum):
@@ -114,6 +120,9 @@ ANSWERS: dict[Refusal, Answer] = {
     ),
     Refusal.SHUTTING_DOWN: Answer(
         503, "service_unavailable", "shutting_down", "This gateway is shutting down. Please retry after the time given in Retry-After."
+    ),
+    Refusal.HANDED_BACK: Answer(
+        503, "service_unavailable", "handed_back", "No replica of this model at this gateway works now. Please ask another gateway."
     ),
 }
 

@@ -9,6 +9,11 @@ such a replica is out at once, be it the last, so that requests wait for it to c
 looked for every few seconds, however long it takes: that costs nobody anything, and a start takes minutes. One that asks for a key that it
 isn't shown serves nobody either: it is out at once in the same way, and asked again ever more seldom, or when there is another key to show.
 
+Where other gateways have replicas of the pool, the share is one of all, less what they have out; and what makes no tokens is out at
+once, be it the last here: it serves nobody, and they may. Their word is a second old, so two may take out what only one of them may: then
+they take it back, and leave it in for a while that doubles, too. Where nothing of the pool is in routing anywhere, all that is out is
+looked for every few seconds.
+
 A machine: calls in, effects out, no I/O; one owner.
 """
 
@@ -18,7 +23,7 @@ import msgspec
 
 FAILURES_IN_A_ROW = 3
 EJECTED_SHARE_MAX = 0.5
-"""Of a pool's replicas, rounded down; a pool of one ejects none."""
+"""Of a pool's replicas, rounded down; a pool of one ejects none. Of those here, or of those of all gateways: whichever lets more out."""
 EJECT_S = 5.0
 """The first time out, world seconds; it doubles with each ejection that follows…"""
 EJECT_S_MAX = 300.0
@@ -57,7 +62,7 @@ Effect = Eject | Probe | Readmit
 class _Record:
     """What is remembered of one replica."""
 
-    __slots__ = ("ejected", "failures", "gone", "locked", "out_until_s", "probing", "proven", "readmitted_s")
+    __slots__ = ("ejected", "failures", "gone", "kept_until_s", "locked", "out_until_s", "probing", "proven", "readmitted_s", "silent")
 
     def __init__(self) -> None:
         self.failures = 0
@@ -72,6 +77,10 @@ class _Record:
         """It is out since nobody listened there, or it asks for a key: that is no share of those that answer wrong."""
         self.locked = False
         """It asks for a key."""
+        self.silent = False
+        """It is out since it makes no tokens, and others have replicas of the pool: that is no share either."""
+        self.kept_until_s = 0.0
+        """It was taken back since nobody else served: until then it goes by the share of those here alone."""
         self.readmitted_s = 0.0
 
 
@@ -83,6 +92,8 @@ class Outliers:
         self.suspects: set[str] = set()
         """Replicas in routing of which a success is news: with a failure on record, watched, or that have answered nothing yet."""
         self._records: dict[str, _Record] = {}
+        self._elsewhere = self._out_elsewhere = 0
+        """Replicas of the pool that other gateways have in routing, and out of it."""
 
     def roster(self, replicas: Iterable[str]) -> list[Effect]:
         """These are the pool's from now on. Where that leaves too many out, those out longest are probed now."""
@@ -90,16 +101,37 @@ class Outliers:
         self._records = {replica: before.get(replica) or _Record() for replica in replicas}
         self.suspects.intersection_update(self._records)
         self.suspects.update(self._records.keys() - before.keys())
-        out = self._wrong
         effects: list[Effect] = []
-        for replica in sorted(out, key=lambda each: self._records[each].out_until_s or 0.0)[: max(0, len(out) - self._out_max)]:
+        for replica in self._too_many:
             self._readmit(replica, self._records[replica], effects)
         return effects
+
+    def elsewhere(self, replicas: int, out: int, now_s: float) -> list[Effect]:
+        """Other gateways have so many in routing, and so many out. Where that leaves too many out, those out longest are taken back."""
+        if (replicas, out) == (self._elsewhere, self._out_elsewhere):
+            return []
+        self._elsewhere, self._out_elsewhere = replicas, out
+        effects: list[Effect] = []
+        for replica in self._too_many:
+            record = self._records[replica]
+            record.kept_until_s = now_s + _time_out_s(record.ejected)
+            self._readmit(replica, record, effects)
+        return effects
+
+    @property
+    def others(self) -> bool:
+        """Other gateways have replicas of the pool."""
+        return self._elsewhere + self._out_elsewhere > 0
 
     @property
     def out(self) -> list[str]:
         """Replicas that are ejected."""
         return [replica for replica, record in self._records.items() if record.out_until_s is not None]
+
+    @property
+    def silent(self) -> list[str]:
+        """Replicas that are out since they make no tokens, be it that nobody else could take what they had."""
+        return [replica for replica, record in self._records.items() if record.silent]
 
     def good(self, replica: str, now_s: float) -> None:
         """It answered a request, or began to."""
@@ -177,12 +209,17 @@ class Outliers:
         record = self._records.get(replica)
         if record is None or record.out_until_s is not None:
             return []
+        record.silent = self.others
         return self._eject(replica, record, why, now_s, stalled=True)
 
     def advance(self, now_s: float) -> list[Effect]:
         """Probe those whose time is over."""
         effects: list[Effect] = []
+        soon_s = now_s + EJECT_S
+        nobody_serves = not self._serves
         for replica, record in self._records.items():
+            if nobody_serves and not record.locked and record.out_until_s is not None and record.out_until_s > soon_s:
+                record.out_until_s = soon_s
             if record.out_until_s is not None and record.out_until_s <= now_s and not record.probing:
                 record.probing = True
                 effects.append(Probe(replica))
@@ -227,22 +264,40 @@ class Outliers:
             assert not record.probing or record.out_until_s is not None, f"{replica} is probed though it is in routing"
             assert not record.gone or record.out_until_s is not None, f"{replica} is gone though it is in routing"
             assert record.gone or not record.locked, f"{replica} asks for a key, and counts as one that answers wrong"
+            assert not record.silent or record.out_until_s is not None, f"{replica} is silent though it is in routing"
+        wrong = self._wrong
+        assert not wrong or len(wrong) < len(self._records) or self._elsewhere, (
+            "all that answers is out, and nobody else has any in routing"
+        )
+
+    @property
+    def _out_max_here(self) -> int:
+        return int(len(self._records) * EJECTED_SHARE_MAX)
 
     @property
     def _out_max(self) -> int:
-        return int(len(self._records) * EJECTED_SHARE_MAX)
+        everywhere = len(self._records) + self._elsewhere + self._out_elsewhere
+        return max(self._out_max_here, int(everywhere * EJECTED_SHARE_MAX) - self._out_elsewhere)
 
     @property
     def _wrong(self) -> list[str]:
         """Those that are out, and would answer."""
-        return [replica for replica in self.out if not self._records[replica].gone]
+        return [replica for replica in self.out if not (self._records[replica].gone or self._records[replica].silent)]
 
     @property
-    def _full(self) -> bool:
-        return len(self._wrong) >= self._out_max
+    def _too_many(self) -> list[str]:
+        """Of those, the ones that may not be out, from the one that would be probed first."""
+        wrong = self._wrong
+        return sorted(wrong, key=lambda each: self._records[each].out_until_s or 0.0)[: max(0, len(wrong) - self._out_max)]
+
+    @property
+    def _serves(self) -> bool:
+        """Something of the pool is in routing, here or elsewhere."""
+        return self._elsewhere > 0 or any(record.out_until_s is None for record in self._records.values())
 
     def _eject(self, replica: str, record: _Record, why: str, now_s: float, *, stalled: bool) -> list[Effect]:
-        if self._full and not record.gone:
+        out_max = self._out_max if now_s >= record.kept_until_s else self._out_max_here
+        if len(self._wrong) >= out_max and not (record.gone or record.silent):
             record.failures = min(record.failures, FAILURES_IN_A_ROW - 1)  # its next one asks again
             return []
         record.ejected += 1
@@ -255,7 +310,7 @@ class Outliers:
 
     def _readmit(self, replica: str, record: _Record, effects: list[Effect]) -> None:
         record.out_until_s = None
-        record.probing = record.gone = record.locked = False
+        record.probing = record.gone = record.locked = record.silent = False
         record.failures = 0
         if not record.proven:
             self.suspects.add(replica)

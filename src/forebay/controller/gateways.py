@@ -288,6 +288,12 @@ class GatewayBook:
         loads = record.snapshot.pools if record is not None and record.snapshot is not None else ()
         return sum(lane.waiting_tokens for load in loads if load.pool == pool for lane in load.lanes)
 
+    def out_at(self, pool: str, gateway: str) -> frozenset[str]:
+        """Replicas that ``gateway`` gives no requests, by its last word."""
+        record = self.records.get(gateway)
+        loads = record.snapshot.pools if record is not None and record.snapshot is not None else ()
+        return frozenset(replica for load in loads if load.pool == pool for replica in load.ejected)
+
     def asked_tokens(self, pool: str, gateway: str, now_s: float) -> float | None:
         """Tokens that clients asked one gateway for in the last RATE_WINDOW_S, and that wait there; None where that is not known.
 

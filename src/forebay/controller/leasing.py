@@ -102,10 +102,12 @@ class Leasing:
         return Heard(snapshot.at_s, self.hop_key, peers, self._residues(name, mine), shares)
 
     def _pool(self, pool: RosterPool, gateway: str) -> PeerPool:
-        paces = [replica.capacity.decode_tokens_per_s for replica in pool.replicas if replica.gateway == gateway]
+        out = self._book.out_at(pool.pool, gateway)
+        leased = [replica for replica in pool.replicas if replica.gateway == gateway]
+        paces = [replica.capacity.decode_tokens_per_s for replica in leased if replica.id not in out]
         pace = sum(paces)
         waiting_tokens = self._book.waiting_tokens(pool.pool, gateway)
-        return PeerPool(pool.pool, len(paces), waiting_tokens / pace if pace > 0 else 0.0, pace)
+        return PeerPool(pool.pool, len(paces), waiting_tokens / pace if pace > 0 else 0.0, pace, len(leased) - len(paces))
 
     def _residues(self, name: str, mine: set[str]) -> tuple[Residue, ...]:
         """What others still run on the replicas of ``name``."""

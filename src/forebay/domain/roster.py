@@ -277,11 +277,13 @@ class PeerPool(msgspec.Struct, frozen=True):
 
     pool: str
     replicas: int
-    """Leased to it."""
+    """Leased to it, and in routing there."""
     wait_s: float
     """What waits there ÷ the pace of those replicas (world seconds)."""
     tokens_per_s: float
     """That pace."""
+    ejected: int = 0
+    """Leased to it too, and given no requests there. Older controllers count these among the ``replicas``."""
 
 
 class Peer(msgspec.Struct, frozen=True):

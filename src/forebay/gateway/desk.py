@@ -21,7 +21,7 @@ from forebay.domain.roster import PoolLoad, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.gateway.pool_desk import Caller, PoolDesk, Ticketed
 from forebay.gateway.shared_limits import SharedLimits
-from forebay.gateway.silence import Listen
+from forebay.gateway.silence import STOPPED, Listen
 from forebay.gateway.waits import Waits
 from forebay.ports.clock import Clock, TimerHandle
 from forebay.spec.types import Spec, TeamLimits, Tier
@@ -213,6 +213,10 @@ class Desk:
         """How a probe of an ejected replica went."""
         self._ejected(pool, pool.outliers.probed(replica, well, self.now_s()))
 
+    def elsewhere(self, pool: PoolDesk, replicas: int, out: int) -> None:
+        """Other gateways have so many of its replicas in routing, and so many out."""
+        self._ejected(pool, pool.outliers.elsewhere(replicas, out, self.now_s()))
+
     def apply(self, pools: Iterable[RosterPool]) -> None:
         """Route by these replicas from now on: the whole truth, so that a pool which isn't named has none."""
         now_s = self.now_s()
@@ -276,7 +280,7 @@ class Desk:
             self._on_ejection(pool, effect)
             if isinstance(effect, Eject) and effect.stalled:
                 for call in list(pool.calls.values()):
-                    call.moved_from(effect.replica, "Its engine has stopped working.")
+                    call.moved_from(effect.replica, STOPPED)
 
     def close(self) -> None:
         """No more timers."""

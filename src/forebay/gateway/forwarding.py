@@ -75,6 +75,8 @@ class Forwarding:
                     else:
                         place.told, place.continues, place.sent_tokens = told, peer.continues, 0
         self._places = {key: place for key, place in self._places.items() if key in present}
+        for pool in self._desk.pools.values():
+            self._desk.elsewhere(pool, self.replicas(pool.name), self._ejected(pool.name))
         kept = {id(place.desk) for place in self._places.values()}
         # One that is gone goes when its last request has ended.
         self._desk.spills[:] = [each for each in self._desk.spills if not each.peer or each.calls or id(each) in kept]
@@ -110,6 +112,10 @@ class Forwarding:
     def replicas(self, pool: str) -> int:
         """See `overflow.Peers`."""
         return sum(place.told.replicas for (name, _), place in self._places.items() if name == pool)
+
+    def _ejected(self, pool: str) -> int:
+        """How many they give no requests."""
+        return sum(place.told.ejected for (name, _), place in self._places.items() if name == pool)
 
     def hop_lines(self, facts: HeadFacts, patience_s: float, hop: bytes, waited: Waited | None) -> bytes:
         """See `overflow.Peers`."""

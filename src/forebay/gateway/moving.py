@@ -13,6 +13,7 @@ import msgspec
 from forebay.admission.effects import Refuse
 from forebay.admission.outcomes import Refusal
 from forebay.admission.spill import SpillAdmission
+from forebay.admission.waits import NO_REPLICAS_RETRY_S
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.asking import NOTHING, UNASKED
@@ -57,6 +58,8 @@ class Moving(Doubting):
                 self._leave(now_s)
             if self._left:
                 return
+        elif self._open and self._exchange is None:
+            self._flee(now_s)
         if self._pool.peer and not self._open and self._exchange is not None:
             # It waits there, by that gateway's times and within ours of the whole.
             self._progress_s = now_s
@@ -119,10 +122,23 @@ class Moving(Doubting):
         name = admission.spill.key_env
         return f"It refuses the key in {shown(name)}: set it anew and start again." if name else "It asks for a key: name it with key_env."
 
+    def _resume(self) -> str:
+        why = super()._resume()
+        if not why:
+            self._flee(self._context.desk.now_s())
+        return why
+
     def _flee(self, now_s: float) -> None:
         """A replica has failed it, and no other is in routing: not even to be refused by."""
-        if self._exchange is None and not (self._over or self._open or self._left or self._home.routed):
-            self._to_peer(now_s, stuck=True)
+        if self._exchange is not None or self._over or self._home.routed:
+            return
+        if not self._open:
+            if self._connection.by_peer and self._tried:
+                self.shut(Refuse(self.ticket, Refusal.NO_REPLICAS, NO_REPLICAS_RETRY_S))
+            elif not self._left:
+                self._to_peer(now_s, stuck=True)
+        elif self._pool is self._home and not self._pool.admission.runs(self.ticket):  # else an engine is asked what its last tokens mean
+            self._go_abroad(now_s)
 
     def _elsewhere(self) -> bool:
         ways = self._home.ways

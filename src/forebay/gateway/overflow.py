@@ -124,7 +124,7 @@ class Peers(Protocol):
         ...
 
     def replicas(self, pool: str) -> int:
-        """How many the others have of it."""
+        """How many the others have of it in routing."""
         ...
 
     counts: HopCounts

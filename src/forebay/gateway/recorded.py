@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Final
 
-from forebay.admission.outcomes import Refusal, Shortage
+from forebay.admission.outcomes import BACK, Refusal, Shortage
 from forebay.domain.shape import Usage
 from forebay.domain.usage import How, UsageKey
 from forebay.gateway.answers import ErrorReply
@@ -244,7 +244,7 @@ class Recorded(CallState, ABC):
             count()
         elif self._orphaned:
             ways.peers.counts.settle(self._pool.peer, hop, count)
-        elif how is How.LEFT or reason == Refusal.SHUTTING_DOWN or (self._open and not self._streams and how in _CUT_SHORT):
+        elif how is How.LEFT or reason in BACK or (self._open and not self._streams and how in _CUT_SHORT):
             ways.peers.counts.settle("", hop, count)
         else:
             ways.peers.counts.mine(hop)

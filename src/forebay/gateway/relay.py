@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from forebay.admission.effects import Dispatch, Refuse
-from forebay.admission.outcomes import ANSWERS, Refusal
+from forebay.admission.outcomes import ANSWERS, BACK, Refusal
 from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
@@ -122,7 +122,7 @@ class Call(LentCall):
         self._over = True
         self._forget_emitted()
         self._tell_here()
-        ends = effect.why is Refusal.SHUTTING_DOWN
+        ends = effect.why in BACK
         # Another gateway that serves it still counts it, as one whose client has left.
         self._orphaned = self._orphaned or (bool(self._pool.peer) and not ends)
         self._meter.shed[effect.why] += 1

@@ -32,6 +32,9 @@ AGAIN_S: Final = 15.0
 """It is asked again after so long, world seconds, as long as something is overdue there; where it lives twice as long each time, to…"""
 AGAIN_S_MAX: Final = 300.0
 
+STOPPED: Final = "Its engine has stopped working."
+"""What clients are told of it, where nobody else goes on."""
+
 ALIVE: Final = "alive"
 HUNG: Final = "hung"
 UNSURE: Final = "unsure"
@@ -77,9 +80,11 @@ class Silences:
 
     def look(self, pool: "PoolDesk", now_s: float) -> tuple[list[Ejection], list[Listen]]:
         """Once a second: replicas that have stalled, and those to be asked."""
+        if silent := pool.outliers.silent:
+            _move_kept(pool, silent, now_s)
         last_s: dict[str, float] = {}
         overdue: dict[str, Caller] = {}
-        alone = len(pool.routed) < 2
+        alone = len(pool.routed) < 2 and not pool.outliers.others
         for call in pool.calls.values():
             if call.quiet_until_s > now_s:
                 continue
@@ -186,3 +191,14 @@ class Silences:
             clear_in_s = 0.0 if isinstance(admission, SpillAdmission) else admission.crowded(replica, now_s)[1]
             asked.append(Listen(replica, call.asked_for(), clear_in_s))
         return asked
+
+
+def _move_kept(pool: "PoolDesk", silent: list[str], now_s: float) -> None:
+    """What these have kept, since nobody could take it when they were ejected, goes on where there is a place now."""
+    for call in list(pool.calls.values()):
+        owed = call.streaming()
+        if owed is not None and now_s - owed[1] <= pool.stall_s:
+            continue  # it goes on there after all
+        replica = call.owes_whole() if owed is None else owed[0]
+        if replica in silent:
+            call.moved_from(replica, STOPPED)

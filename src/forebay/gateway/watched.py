@@ -3,6 +3,9 @@
 import math
 from typing import Final
 
+from forebay.admission.effects import Refuse
+from forebay.admission.outcomes import Refusal
+from forebay.admission.waits import NO_REPLICAS_RETRY_S
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recovery import Recovery
 from forebay.ports.upstream import End
@@ -18,7 +21,11 @@ class Watched(Recovery):
 
     def moved_from(self, replica: str, why: str) -> None:
         """``replica`` has stopped working: go on elsewhere if it runs there."""
-        if self._exchange is None or self._over or self._replica != replica or not self._another():
+        if self._exchange is None or self._over or self._replica != replica:
+            return
+        if not self._another():
+            if self._connection.by_peer and not self._open:
+                self.shut(Refuse(self.ticket, Refusal.HANDED_BACK, NO_REPLICAS_RETRY_S))
             return
         self._drop_exchange()
         if self._open:

@@ -23,7 +23,7 @@ def test_the_page_for_whoever_is_on_call_has_each_reason_beside_the_code_that_cl
 def test_contended_is_429_absent_is_503_impossible_is_400() -> None:
     statuses = {why: answer.status for why, answer in ANSWERS.items()}
     assert (statuses.pop(Refusal.NO_REPLICAS), statuses.pop(Refusal.SHUTTING_DOWN)) == (503, 503)
-    assert statuses.pop(Refusal.HOLDER_OUT) == 503
+    assert (statuses.pop(Refusal.HOLDER_OUT), statuses.pop(Refusal.HANDED_BACK)) == (503, 503)
     assert statuses.pop(Refusal.NEVER_FITS) == 400
     assert set(statuses.values()) == {429}
 

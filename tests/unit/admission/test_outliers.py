@@ -70,6 +70,69 @@ def test_no_more_than_half_of_a_pool_is_out_and_a_pool_of_one_never():
     assert _fail(_pool("only"), "only", 0.0) == []
 
 
+def test_the_last_one_is_out_too_where_another_gateway_has_one_in_routing():
+    outliers = _pool("only")
+    outliers.elsewhere(1, 0, 0.0)
+    assert _fail(outliers, "only", 0.0) == [Eject("only", "500", EJECT_S, stalled=False)]
+    outliers.check()
+    outliers = _pool("only")
+    outliers.elsewhere(0, 1, 0.0)
+    assert _fail(outliers, "only", 0.0) == [], "what the other has is out: something of the pool stays in"
+    outliers.check()
+
+
+def test_half_of_all_may_be_out_and_never_less_than_half_of_those_here():
+    outliers = _pool("a", "b", "c", "d")
+    outliers.elsewhere(2, 0, 0.0)
+    assert [len(_fail(outliers, replica, 0.0)) for replica in "abcd"] == [1, 1, 1, 0]
+    outliers = _pool("a", "b", "c", "d")
+    outliers.elsewhere(0, 9, 0.0)
+    assert [len(_fail(outliers, replica, 0.0)) for replica in "abcd"] == [1, 1, 0, 0]
+
+
+def test_one_that_makes_no_tokens_is_out_be_it_the_last_of_every_gateway():
+    outliers = _pool("a", "b")
+    outliers.elsewhere(0, 1, 0.0)
+    for replica in "ab":
+        assert outliers.stalled(replica, "silent", 0.0) == [Eject(replica, "silent", EJECT_S, stalled=True)]
+    assert outliers.silent == ["a", "b"]
+    outliers.check()
+    assert outliers.elsewhere(0, 0, 1.0) == [], "it makes none, whoever else is there"
+    assert outliers.advance(EJECT_S) == [Probe("a"), Probe("b")]
+    assert outliers.probed("a", True, EJECT_S) == [Readmit("a")]
+    assert outliers.silent == ["b"]
+    outliers.check()
+
+
+def test_where_nothing_of_the_pool_is_in_routing_it_is_looked_for_every_few_seconds():
+    """A replica that recovers is not left out for minutes while nobody is served."""
+    outliers, now_s = _pool("a"), 0.0
+    outliers.elsewhere(1, 0, now_s)
+    outliers.stalled("a", "silent", now_s)
+    for _ in range(6):
+        now_s = outliers.next_deadline_s()
+        outliers.advance(now_s)
+        outliers.probed("a", False, now_s)
+    assert outliers.next_deadline_s() - now_s > 20 * EJECT_S, "while another serves"
+    outliers.elsewhere(0, 1, now_s + 1.0)
+    outliers.advance(now_s + 1.0)
+    assert outliers.next_deadline_s() == now_s + 1.0 + EJECT_S
+
+
+def test_where_two_gateways_have_taken_out_too_many_they_are_taken_back_and_stay_in_for_a_while_that_doubles():
+    outliers, now_s, stays = _pool("only"), 0.0, []
+    outliers.elsewhere(1, 0, now_s)
+    for _ in range(8):
+        tried_s = now_s
+        while not _fail(outliers, "only", now_s):
+            now_s += 1.0
+        stays.append(now_s - tried_s)
+        assert outliers.elsewhere(0, 1, now_s) == [Readmit("only")]
+        outliers.check()
+        outliers.elsewhere(1, 0, now_s)
+    assert stays == [0.0, *[EJECT_S * 2**times for times in range(6)], EJECT_S_MAX]
+
+
 def test_where_nobody_listens_nothing_is_sent_be_it_the_last():
     outliers = _pool("a", "b", "c")
     assert outliers.gone("a", "refused", 0.0) == [Eject("a", "refused", EJECT_S, stalled=False)]
@@ -193,7 +256,9 @@ class Ejections(RuleBasedStateMachine):
         self.names = replicas
         self.out: set[str] = set()
         self.gone: set[str] = set()
+        self.silent: set[str] = set()
         self.probing: set[str] = set()
+        self.elsewhere = (0, 0)
         self.take(self.outliers.roster(replicas))
 
     def take(self, effects):
@@ -205,6 +270,7 @@ class Ejections(RuleBasedStateMachine):
             elif isinstance(effect, Readmit):
                 self.out.remove(effect.replica)
                 self.gone.discard(effect.replica)
+                self.silent.discard(effect.replica)
                 self.probing.discard(effect.replica)
             else:
                 assert effect.replica in self.out - self.probing
@@ -238,7 +304,18 @@ class Ejections(RuleBasedStateMachine):
 
     @rule(replica=replicas)
     def stalled(self, replica):
+        if any(self.elsewhere):
+            self.silent |= {replica} & self.names - self.out
         self.take(self.outliers.stalled(replica, "silent", self.now_s))
+        assert self.silent <= self.out, "be it the last: others have replicas"
+
+    @rule(replicas=st.integers(0, 4), out=st.integers(0, 4))
+    def told_of_others(self, replicas, out):
+        before = self.out - self.gone - self.silent
+        self.elsewhere = replicas, out
+        self.take(self.outliers.elsewhere(replicas, out, self.now_s))
+        assert self.outliers.others == any(self.elsewhere)
+        assert self.out - self.gone - self.silent <= before, "news of others take nobody out"
 
     @rule(replica=replicas)
     def wrong(self, replica):
@@ -252,6 +329,7 @@ class Ejections(RuleBasedStateMachine):
     def roster(self, replicas):
         self.out &= replicas
         self.gone &= replicas
+        self.silent &= replicas
         self.probing &= replicas
         self.names = replicas
         self.take(self.outliers.roster(replicas))
@@ -268,13 +346,19 @@ class Ejections(RuleBasedStateMachine):
         self.take(self.outliers.advance(self.now_s))
         due_s = self.outliers.next_deadline_s()
         assert due_s is None or due_s > self.now_s
+        if not (self.elsewhere[0] or self.names - self.out or self.outliers.asking or self.probing):
+            assert due_s <= self.now_s + EJECT_S, "nothing serves, and nobody looks for it soon"
 
     @invariant()
     def holds(self):
         if hasattr(self, "outliers"):
             self.outliers.check()
             assert set(self.outliers.out) == self.out
-            assert len(self.out - self.gone) <= len(self.names) / 2
+            serving, out = self.elsewhere
+            wrong = self.out - self.gone - self.silent
+            assert len(wrong) <= max(len(self.names) / 2, (len(self.names) + serving + out) / 2 - out)
+            assert wrong < self.names or serving, "all that answers is out, everywhere"
+            assert set(self.outliers.silent) == self.silent
             assert self.outliers.out == [] or self.outliers.next_deadline_s() is not None or self.probing
 
 

@@ -82,7 +82,7 @@ def test_no_rule_goes_by_the_name_of_a_tier_and_none_pages_for_a_team_at_its_own
     assert shedding
     for expression in shedding:
         left_out = re.search(r'reason!~"([a-z_|]+)"', expression)[1].split("|")
-        assert {"over_limit", "never_fits", "holder_out"} == set(left_out) < {reason.value for reason in Refusal}
+        assert {"over_limit", "never_fits", "holder_out", "handed_back"} == set(left_out) < {reason.value for reason in Refusal}
         assert "forebay_tier_place == 0" in expression
 
 

@@ -59,13 +59,21 @@ class Several:
     def heard(self, name, waits_s=None, residues=(), shares=None):
         """The controller answers ``name``."""
         paces = dict.fromkeys(self.gateways, 0.0)
-        counts = dict.fromkeys(self.gateways, 0)
+        counts, ejected = dict.fromkeys(self.gateways, 0), dict.fromkeys(self.gateways, 0)
+        out = {replica for gateway in self.gateways.values() for replica in gateway.desk.pools["chat"].outliers.out}
         for replica in self.roster.pools[0].replicas:
-            if replica.gateway:
+            if replica.gateway and replica.id in out:
+                ejected[replica.gateway] += 1
+            elif replica.gateway:
                 paces[replica.gateway] += replica.capacity.decode_tokens_per_s
                 counts[replica.gateway] += 1
         peers = tuple(
-            Peer(other, gateway.url, (PeerPool("chat", counts[other], (waits_s or {}).get(other, 0.0), paces[other]),), self.continues)
+            Peer(
+                other,
+                gateway.url,
+                (PeerPool("chat", counts[other], (waits_s or {}).get(other, 0.0), paces[other], ejected[other]),),
+                self.continues,
+            )
             for other, gateway in self.gateways.items()
             if other != name
         )
@@ -84,6 +92,17 @@ class Several:
         await self.clock.sleep_until(self.clock.now_s() + seconds)
         for gateway in self.gateways.values():
             gateway.check()
+
+    async def beats(self, seconds):
+        """As many virtual seconds, in each of which the controller answers both."""
+        for _ in range(round(seconds)):
+            await self.sleep(1.0)
+            for name in self.gateways:
+                self.heard(name)
+
+    def told(self, name, kind):
+        """When ``name`` told events of this kind, and what."""
+        return [(event.at_s, event.message) for event in self.sinks[name].events if event.kind == kind]
 
     def meter(self, name, tier="interactive"):
         return self.gateways[name].desk.pools["chat"].meters[tier]
