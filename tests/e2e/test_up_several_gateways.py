@@ -243,6 +243,38 @@ def counted(address, name, **labels):
     return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
 
 
+def test_the_only_replica_of_a_gateway_hangs_and_its_clients_are_served_by_the_other(fleet, fetch, wait_until):
+    """Its whole answers were told 504 after their whole time, and its streams waited for their idle time."""
+    wait_until(lambda: shared_out(fleet) and fleet.status()["gateways"] == {"gateway-0": "ok", "gateway-1": "ok"}, "a replica each")
+    (replica,) = [row for row in fleet.pool()["detail"] if row["gateway"] == "gateway-0"]
+    address = own_addresses(fleet)["gateway-0"]
+    ejections = counted(address, "forebay_ejections_total", pool="chat")
+
+    async def main():
+        async with fleet.client() as client:
+            streams = await fleet.begun(client, 12, 60)
+            whole = asyncio.create_task(asked(client, 12))
+            await asyncio.sleep(0.1)
+            fetch(f"{replica['url']}/emulator/fault", {"kind": "hang"})
+            streams, answered = await asyncio.gather(*streams), await whole
+            assert [stream.error for stream in streams if not stream.whole] == []
+            while "gateway-1" not in {gateway for _, gateway in answered}:  # whichever is free accepts
+                answered += await asked(client, 4)
+            return answered
+
+    answered = asyncio.run(main())
+    assert sum(count for (name, gateway), count in answered.items() if gateway == "gateway-1" and name != replica["id"]) > 0
+    assert counted(address, "forebay_forwarded_total", gateway="gateway-1") > 0
+    assert counted(address, "forebay_ejections_total", pool="chat") == ejections + 1
+    fetch(f"{replica['url']}/emulator/fault", {"kind": "clear"})
+
+    async def served_there():
+        async with fleet.client() as client:
+            return replica["id"] in {name for name, _ in await asked(client, 4)}
+
+    wait_until(lambda: asyncio.run(served_there()), "it to be probed back")
+
+
 def test_one_replica_serves_what_comes_in_at_both_and_everything_is_counted_once(up, wait_until):
     fleet = up(CONFIG.replace("{min: 2, max: 2,", "{min: 1, max: 1,")).until_ready()
     (holder,) = wait_until(lambda: [name for name in holders(fleet).values() if name], "the lease")

@@ -92,6 +92,26 @@ def test_what_waits_at_one_gateway_and_then_at_another_waits_no_longer_than_its_
     assert sum(answer.detail in WAITED_CODES for answer in answers) >= 2
 
 
+@pytest.mark.parametrize("seed", [1, 9])
+def test_where_one_of_two_replicas_hangs_for_long_the_other_gateway_serves_its_clients(seed):
+    """Each gateway has one of the two, so neither looked whether its own hung: clients were told 504, or waited for as long."""
+    plan = draw(seed, gateways=2)
+    (pool,) = plan.spec.pools
+    pool = msgspec.structs.replace(pool, scaling=msgspec.structs.replace(pool.scaling, min_replicas=2, max_replicas=2))
+    hangs = (Event(100.0, 500.0, Trouble.HANG, 0),)
+    plan = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, pools=(pool,)), events=hangs)
+
+    async def main():
+        world = World(plan)
+        answers = await world.live()
+        return world.verdict(answers), answers, [front.gateway.desk.pools["pool"].outliers.ejections_total for front in world.fronts]
+
+    verdict, answers, ejections = run(main, seed, time_limit_s=VIRTUAL_S_MAX)
+    assert verdict.ok, verdict.broken
+    assert sum(ejections) >= 1
+    assert [answer for answer in answers if answer.status >= 500] == []
+
+
 def broken_promises():
     """Of the first worlds in which any is broken."""
     for seed in SABOTAGE_SEEDS:

@@ -107,8 +107,8 @@ class Caller(Ticketed, ABC):
         """The replica that owes it an answer which comes whole, and has not begun; empty: none."""
 
     @abstractmethod
-    def last_read(self) -> tuple[float, float]:
-        """Of one that holds a permit: when something was last read of its answer, or it was sent, and how long it may take in all."""
+    def last_read(self) -> tuple[float, float, float]:
+        """Of one that holds a permit: when something was last read of its answer, or it was sent, how long it may be silent, and take."""
 
     @abstractmethod
     def asked_for(self) -> bytes:

@@ -133,6 +133,7 @@ class Shown:
         waiting = permits = 0
         for pool in self.desk.pools.values():
             pool.admission.check()
+            pool.outliers.check()
         for load in self.desk.loads():
             waiting += sum(lane.waiting for lane in load.lanes)
             permits += sum(replica.streams for replica in load.replicas)

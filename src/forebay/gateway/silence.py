@@ -23,8 +23,8 @@ OVERDUE_S_MIN: Final = 10.0
 """…and so many world seconds…"""
 COLD_S_MIN: Final = 120.0
 """…or so many where its replica has answered nothing yet…"""
-TOTAL_SHARE: Final = 0.5
-"""…and, where it may be very long, after this share of the longest time that it may take."""
+LONGEST_SHARE: Final = 0.5
+"""…and, where it may be very long, after this share of the time that it has: then it is told 504."""
 QUIET_FACTOR: Final = 2.0
 """One that does not answer is hung once there was no sign of life for so many times the longest prefill that it owes, in which it counts
 no tokens; and where it counts none for us to see, the longest answer: it may work at fewer than it is sent, one after the other."""
@@ -160,7 +160,7 @@ class Silences:
         return max(factor * prefill_s, pool.firsts.most_s), factor * decode_s
 
     def _overdue(self, pool: "PoolDesk", call: "Caller", replica: str, now_s: float, *, longest: bool = False) -> bool:
-        last_s, total_s = call.last_read()
+        last_s, idle_s, total_s = call.last_read()
         passed_s = now_s - last_s
         admission = pool.admission
         if passed_s < OVERDUE_S_MIN or isinstance(admission, SpillAdmission):
@@ -168,7 +168,8 @@ class Silences:
         if passed_s < COLD_S_MIN and not pool.outliers.proven(replica):
             return False
         prefill_s, decode_s = self._foreseen(pool, admission, call, longest=longest)
-        return passed_s > min(OVERDUE_FACTOR * (prefill_s + decode_s), TOTAL_SHARE * total_s)
+        may_s = total_s if longest else min(idle_s, total_s)
+        return passed_s > min(OVERDUE_FACTOR * (prefill_s + decode_s), LONGEST_SHARE * may_s)
 
     def _to_ask(self, pool: "PoolDesk", overdue: dict[str, "Caller"], now_s: float) -> list[Listen]:
         listed = {replica.id for replica in pool.roster.replicas}

@@ -80,9 +80,9 @@ class Watched(Recovery):
             return ""
         return self._replica
 
-    def last_read(self) -> tuple[float, float]:
+    def last_read(self) -> tuple[float, float, float]:
         """See `pool_desk.Caller`."""
-        return self._progress_s, self._total_s
+        return self._progress_s, self._idle_s, self._total_s
 
     def asked_for(self) -> bytes:
         """See `pool_desk.Caller`."""

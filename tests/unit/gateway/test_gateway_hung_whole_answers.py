@@ -98,6 +98,20 @@ def test_its_longest_time_is_what_it_was():
     fleet(test, replicas=1, spec=_limited())
 
 
+def test_it_is_found_before_its_longest_silence_is_over_however_long_its_answer_may_take():
+    """Three times what was foreseen was later than the limit on its silence, so its client was told 504."""
+
+    async def test(front):
+        await warm(front)
+        front.fault(front.engines[0], "hang")
+        tasks = [await front.asked(whole(1500), wait_s=0.0) for _ in range(2)]
+        assert {answer.status for answer in await asyncio.gather(*tasks)} == {200}
+        assert len(events(front, "replica_ejected")) == 1
+
+    pool = msgspec.structs.replace(SPEC.pools[0], profile=PROFILE)
+    fleet(test, spec=msgspec.structs.replace(SPEC, pools=(pool,), limits=Limits(idle_s=30.0)))
+
+
 def _limited():
     pool = msgspec.structs.replace(SPEC.pools[0], profile=PROFILE)
     return msgspec.structs.replace(SPEC, pools=(pool,), limits=Limits(total_s=50.0))
