@@ -241,7 +241,7 @@ class Ways:
         who = self._teams.get(team)
         if who is None or not who.overflow:
             return None
-        if self._is_dead():
+        if self._is_bare():
             self._hold_open(now_s)
         for way in self._ways:
             may = way.beside or not (beside or adapter)
@@ -253,21 +253,24 @@ class Ways:
     def stand_in(self, team: str, adapter: str) -> PoolDesk | None:
         """Another region's pool of the same model, for what needs no permit, where this one has no replica."""
         who = self._teams.get(team)
-        if who is None or self._home.routed:
+        if who is None or not self._is_bare():
             return None
         ways = (way for way in self._ways if way.beside and way.pool.routed and way.agreed(who) and _has(way, adapter))
         return next((way.pool for way in ways), None)
 
-    def _is_dead(self) -> bool:
-        """No replica is in routing, here or at another gateway, none is on its way, and that is not as it is meant to be."""
-        home = self._home
-        alive = home.routed or self._sleeps or home.roster.next_ready_in_s is not None
-        return not alive and (self.peers is None or not self.peers.replicas(home.name))
+    def _is_bare(self) -> bool:
+        """No replica is in routing, here or at another gateway."""
+        return not self._home.routed and (self.peers is None or not self.peers.replicas(self._home.name))
 
     def _hold_open(self, now_s: float) -> None:
-        """What would wait waits for nobody: another region is open at once, and no rung that stands closes since nobody waits any more."""
-        for way in self._ways:
-            if way.beside or way.rung.stands(now_s):
+        """Where nothing serves, no rung that stands closes since nobody waits any more; and another region is open at once where nothing is
+        on its way either.
+
+        But one that sleeps is left to what waits there, which wakes it.
+        """
+        comes = self._home.roster.next_ready_in_s is not None
+        for way in self._ways if comes or not self._sleeps else ():
+            if way.rung.stands(now_s) or (way.beside and not comes):
                 way.rung.refused(now_s)
 
     def _starts(self, way: Way, tier: Tier, shape: Shape, now_s: float) -> bool:

@@ -265,6 +265,34 @@ def test_where_a_replica_is_on_its_way_it_is_waited_for_as_long_as_for_a_place()
         assert not task.done()
         await world.sleep(2.0)
         assert served_by(task) == ("chat-eu", "chat-eu")
+        for _ in range(3):  # a start may take minutes: nobody else waits as long again
+            await world.sleep(50.0)
+            assert served_by(await world.begin("free")) == ("chat-eu", "chat-eu")
+
+    play(test)
+
+
+class Elsewhere:
+    """`overflow.Peers` of a gateway beside this one that has a replica of each pool, and no place on it."""
+
+    def out(self, *_, **__):
+        return None
+
+    def would_take(self, *_, **__):
+        return False
+
+    def replicas(self, _):
+        return 1
+
+
+def test_a_replica_at_another_gateway_is_one():
+    async def test(world):
+        world.gateway.desk.pools["chat-us"].ways.peers = Elsewhere()
+        task = await world.begin("free")
+        await world.sleep(4.0)
+        assert not task.done()
+        await world.sleep(2.0)
+        assert served_by(task) == ("chat-eu", "chat-eu")
 
     play(test)
 
