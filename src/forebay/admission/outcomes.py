@@ -109,7 +109,7 @@ ANSWERS: dict[Refusal, Answer] = {
     ),
     Refusal.OVER_LIMIT: Answer(429, _BUSY, _BUSY, "This team is at its limit."),
     Refusal.NO_REPLICAS: Answer(
-        503, "service_unavailable", "no_replicas", "No replica of this model can serve this request now. Please retry later."
+        503, "service_unavailable", "no_replicas", "No replica of this pool can serve this request now. Please retry later."
     ),
     Refusal.HOLDER_OUT: Answer(
         503,

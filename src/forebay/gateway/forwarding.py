@@ -57,7 +57,7 @@ class Forwarding:
         self._places: dict[tuple[str, str], _Place] = {}
         for pool in desk.pools.values():
             if pool.ways is None:
-                pool.ways = Ways(pool.name, (), {}, lambda *_: None)
+                pool.ways = Ways(pool, (), {}, lambda *_: None)
             pool.ways.peers = self
 
     def told(self, peers: Iterable[Peer], hop_key: str) -> None:

@@ -23,7 +23,6 @@ from forebay.ports.clock import Clock, TimerHandle
 from forebay.ports.upstream import Upstream
 from forebay.spec.types import Spec
 
-NO_ENGINE = ErrorReply(503, "service_unavailable", "no_replicas", "No replica of this model is there.", retry_after_s=5.0)
 OUT = ErrorReply(
     503,
     "service_unavailable",
@@ -31,6 +30,11 @@ OUT = ErrorReply(
     "The replica that keeps this response takes no requests now. Please ask again.",
     retry_after_s=5.0,
 )
+
+
+def no_replica(of: str) -> ErrorReply:
+    """503. ``of``: a pool, as a blank and its name; empty: of any."""
+    return ErrorReply(503, "service_unavailable", "no_replicas", f"No replica{of} is there.", retry_after_s=5.0)
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -100,7 +104,7 @@ class Light:
         urls = [replica.url for each in self._context.roster.pools if each.pool == pool for replica in each.replicas]
         self._turn += 1
         at = self._turn % len(urls) if urls else 0
-        self._start(connection, request, body, request_id, urls[at:] + urls[:at], "")
+        self._start(connection, request, body, request_id, urls[at:] + urls[:at], "", f" of pool {pool}")
 
     def holder_of(self, response_id: str, team: str, connection: ClientConnection, request: Request, request_id: bytes) -> None:
         """The replica that keeps the answer; where nobody can tell which, and there are no teams, each."""
@@ -192,13 +196,20 @@ class Light:
             self.holders.forget(deleted)
 
     def _start(
-        self, connection: ClientConnection, request: Request, body: bytes, request_id: bytes, urls: list[str], response_id: str
+        self,
+        connection: ClientConnection,
+        request: Request,
+        body: bytes,
+        request_id: bytes,
+        urls: list[str],
+        response_id: str,
+        of: str = "",
     ) -> None:
         usable = [url for url in urls if not self._context.is_locked(url)]
         if out := self._context.out():
             usable.sort(key=out.__contains__)  # those are asked last, and may be well by then
         if not usable:
-            connection.refuse(self._context.spread(ASKS_KEY_REPLY if urls else NO_ENGINE), b"x-request-id: %b\r\n" % request_id)
+            connection.refuse(self._context.spread(ASKS_KEY_REPLY if urls else no_replica(of)), b"x-request-id: %b\r\n" % request_id)
             return
         direct = connection.reply = Direct(self, connection, request, body, request_id, usable, response_id)
         self.live.add(direct)

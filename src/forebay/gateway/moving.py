@@ -1,8 +1,9 @@
 """A call that its pool does not start in time leaves it by an open way, and arrives elsewhere as if it had been asked for there.
 
 It is looked at when it arrives, each second while it waits, and when it is about to be refused. Only what may be asked
-anywhere moves: chat, completions and embeddings. Once a replica was sent it, that replica's pool keeps it; where each
-replica that this gateway has of the pool has failed it, another gateway's are tried, for every kind of request.
+anywhere moves so: chat, completions and embeddings; what engines of the same model in another region are asked may be of every kind, but
+for what one replica alone can serve. Once a replica was sent it, that replica's pool keeps it; where each replica that this gateway has
+of the pool has failed it, another gateway's are tried, then another region's, for every kind of request.
 """
 
 import math
@@ -41,7 +42,7 @@ class Moving(Doubting):
     __slots__ = ()
 
     moves = True
-    """Whether requests of this kind may be asked elsewhere."""
+    """Whether requests of this kind may be asked of another model, or of other people's engines."""
 
     def _look_around(self, now_s: float) -> None:
         """It waits: leave at once if a way is open."""
@@ -135,8 +136,8 @@ class Moving(Doubting):
         if not self._open:
             if self._connection.by_peer and self._tried:
                 self.shut(Refuse(self.ticket, Refusal.NO_REPLICAS, NO_REPLICAS_RETRY_S))
-            elif not self._left:
-                self._to_peer(now_s, stuck=True)
+            elif not self._left and not self._to_peer(now_s, stuck=True):
+                self._out(now_s, beside=True)
         elif self._pool is self._home and not self._pool.admission.runs(self.ticket):  # else an engine is asked what its last tokens mean
             self._go_abroad(now_s)
 
@@ -175,16 +176,25 @@ class Moving(Doubting):
             return False
         if self._to_peer(now_s, stuck=stuck):
             return True
-        if not self.moves or not (last or presses(self._tier, now_s - self._arrived_s)):
+        return (last or presses(self._tier, now_s - self._arrived_s)) and self._out(now_s, beside=not self.moves)
+
+    def _out(self, now_s: float, *, beside: bool) -> bool:
+        """By the first way that is open to it. ``beside``: by none but to the same model in another region."""
+        ways = self._home.ways
+        if ways is None or self.kept_at:
             return False
-        if self._ask.model in self._home.adapters:  # which nobody else has
-            return False
-        way = ways.out(self._team, self._tier, self._estimate, (*self._left, self._pool.name), now_s)
-        body = rewritten(self._request.body, way.pool.model, self._has_our_tier()) if way is not None else None
+        named = self._ask.model
+        adapter = named if named in self._home.adapters else ""
+        way = ways.out(self._team, self._tier, self._estimate, (*self._left, self._pool.name), now_s, adapter=adapter, beside=beside)
+        body = self._body_for(adapter or way.pool.model) if way is not None else None
         if way is None or body is None or isinstance(body, ErrorReply):
             return False
         self._move(way, body, now_s)
         return True
+
+    def _body_for(self, model: str) -> bytes | ErrorReply:
+        """As engines are sent it that serve ``model``. What is asked of that kind is nothing more than the client asks, so it stays."""
+        return rewritten(self._request.body, model, self._has_our_tier()) if self.moves else self._body
 
     def _forward(self, place: PoolDesk, now_s: float) -> None:
         """To another gateway, as the client sent it: that one makes of it what this one would have."""
@@ -238,7 +248,7 @@ class Moving(Doubting):
         if self._pool.peer and named == model and not self._has_our_tier():
             self._arrive_at(self._home, self._request.body, b"", now_s)
             return True
-        body = rewritten(self._request.body, model, self._has_our_tier())
+        body = rewritten(self._request.body, model, self._has_our_tier()) if self.moves or self._pool.peer else self._body
         if isinstance(body, ErrorReply):
             return False
         self._arrive_at(self._home, body, b"", now_s)
@@ -249,10 +259,10 @@ class Moving(Doubting):
         return tier is not None and tier not in ENGINE_TIERS
 
     def _move(self, way: Way, body: bytes, now_s: float) -> None:
-        if way.spill is None:
+        if way.kind == "degrade":
             told = b"x-forebay-degraded: %b\r\n" % self._home.model.encode()
         else:
-            told = b"x-forebay-spilled: %b\r\n" % way.spill.name.encode()
+            told = b"x-forebay-spilled: %b\r\n" % way.to.encode()
         ways = self._home.ways
         assert ways is not None
         ways.went(way)

@@ -1,4 +1,5 @@
-"""The ways out of a pool: a sibling that serves a smaller model, then other people's engines; for teams that allow it.
+"""The ways out of a pool: one of the same model in another region, one of a smaller model, then other people's engines; for teams that
+allow it.
 
 Other people's engines are a pool like any other here, but with an admission that neither queues nor gives permits
 (`admission.spill`), and with a key and a path of their own. So a request that moves is one that arrives elsewhere.
@@ -33,26 +34,34 @@ class Way(msgspec.Struct, frozen=True):
 
     pool: PoolDesk
     rung: Rung
-    spill: Spill | None
+    """Its own, where it leads to a pool of ours: that may fail while others serve."""
+    spill: Spill | None = None
+    beside: bool = False
+    """It leads to a pool of ours that serves the same model in another region."""
+
+    @property
+    def kind(self) -> str:
+        """As metrics name it."""
+        return "spill" if self.spill is not None else "region" if self.beside else "degrade"
 
     @property
     def to(self) -> str:
-        """What it is called: a model of ours, or a place."""
-        return self.pool.model if self.spill is None else self.spill.name
+        """What it is called: a pool of ours, a model of ours, or a place."""
+        return self.spill.name if self.spill is not None else self.pool.name if self.beside else self.pool.model
 
-    def takes(self, team: Team, tier: Tier, shape: Shape, now_s: float) -> bool:
-        """Whether a request of this team, tier and shape would be started there now, and may be."""
+    def agreed(self, team: Team) -> bool:
+        """Whether the team lets its requests take it."""
+        return ("degrade" if self.kind == "degrade" else "spill") in team.overflow and self._within(team.residency)
+
+    def _within(self, residency: tuple[str, ...]) -> bool:
+        return self.pool.within(residency) if self.spill is None else not residency or self.spill.region in residency
+
+    def starts(self, tier: Tier, shape: Shape, now_s: float) -> bool:
+        """Whether a request of this tier and shape would be started there now."""
         admission = self.pool.admission
-        if self.spill is None:
-            fits = bool(self.pool.routed) and shape.longest_tokens <= self.pool.context_tokens
-            return "degrade" in team.overflow and fits and isinstance(admission, Admission) and admission.starts(tier.name, shape, now_s)
-        residency = team.residency
-        return (
-            "spill" in team.overflow
-            and (not residency or self.spill.region in residency)
-            and isinstance(admission, SpillAdmission)
-            and admission.room(shape, now_s)
-        )
+        if isinstance(admission, SpillAdmission):
+            return admission.room(shape, now_s)
+        return bool(self.pool.routed) and shape.longest_tokens <= self.pool.context_tokens and admission.starts(tier.name, shape, now_s)
 
 
 def presses(tier: Tier, wait_s: float) -> bool:
@@ -64,9 +73,10 @@ class Look(msgspec.Struct, frozen=True):
     """One way out of a pool, for whoever looks."""
 
     pool: str
+    way: str
+    """`Way.kind`."""
     to: str
-    """The sibling's model, or the place's name."""
-    spilled: bool
+    """The other pool, the smaller model (whichever pools serve it), or the place's name."""
     open: bool
     opened_total: int
     requests_total: int
@@ -144,51 +154,65 @@ class Ways:
     peers: Peers | None = None
     """Where there are several gateways: they come before any other way."""
 
-    def __init__(self, pool: str, ways: tuple[Way, ...], teams: Mapping[str, Team], tell: Tell) -> None:
-        self._pool = pool
-        self._ways = ways
-        self._teams = teams
+    def __init__(self, home: PoolDesk, ways: tuple[Way, ...], teams: Mapping[str, Team], tell: Tell, *, sleeps: bool = False) -> None:
+        """``sleeps``: the pool may be meant to have no replica, and is woken by what waits in it."""
+        self._home = home
+        self._sleeps = sleeps
+        self._all = ways
         self._tell = tell
-        self._rungs = tuple(dict.fromkeys(way.rung for way in ways))
-        self._standing: set[Rung] = set()
+        self._standing: set[str] = set()
+        """Kinds."""
         self._went = dict.fromkeys(ways, 0)
         self._full: dict[tuple[Way, str], tuple[float, int, int]] = {}
         """What a way did not take last, by tier: when that was, the tokens and the sequences."""
+        self.use(teams)
+
+    def use(self, teams: Mapping[str, Team]) -> None:
+        """What teams allow, from now on. Nobody need have written down a way to another region: without a team that agrees it is none."""
+        self._teams = teams
+        spills = any("spill" in team.overflow for team in teams.values())
+        self._ways = tuple(way for way in self._all if spills or not way.beside)
+        self._rungs = tuple(dict.fromkeys(way.rung for way in self._ways))
 
     def sweep(self, now_s: float) -> None:
         """Tell of those that have opened or closed since the last time."""
-        for rung in self._rungs:
+        for kind in dict.fromkeys(way.kind for way in self._ways):
+            ways = [way for way in self._ways if way.kind == kind]
+            rung = ways[0].rung  # those of one kind open and close at once
             stands = rung.stands(now_s)
-            if stands == (rung in self._standing):
+            if stands == (kind in self._standing):
                 continue
-            to = " or ".join(way.to for way in self._ways if way.rung is rung)
+            to = " or ".join(dict.fromkeys(way.to for way in ways))
             if stands:
-                self._standing.add(rung)
-                self._tell(
-                    "overflow_began", f"what would have to wait goes to {to}: some waited {rung.after_s:g} s, or had no room", self._pool
-                )
+                self._standing.add(kind)
+                found = f"some waited {rung.after_s:g} s, or had no room{' or no replica' if kind == 'region' else ''}"
+                self._tell("overflow_began", f"what would have to wait goes to {to}: {found}", self._home.name)
             else:
-                self._standing.discard(rung)
-                self._tell("overflow_over", f"nothing goes to {to} any more: none has waited half as long for a minute", self._pool)
+                self._standing.discard(kind)
+                found = "none has waited half as long for a minute"
+                self._tell("overflow_over", f"nothing goes to {to} any more: {found}", self._home.name)
 
     def went(self, way: Way) -> None:
         """A request leaves by it."""
         self._went[way] += 1
 
     def looks(self, now_s: float) -> list[Look]:
-        """All of them."""
-        return [self._look(way, way.pool.admission, now_s) for way in self._ways]
+        """All of them; the pools of one smaller model as one."""
+        found: dict[tuple[str, str], Look] = {}
+        for way in self._ways:
+            look = self._look(way, way.pool.admission, now_s)
+            before = found.get((look.way, look.to))
+            if before is not None:
+                look = msgspec.structs.replace(before, requests_total=before.requests_total + look.requests_total)
+            found[look.way, look.to] = look
+        return list(found.values())
 
     def _look(self, way: Way, admission: Admission | SpillAdmission, now_s: float) -> Look:
         used_usd = budget_usd = 0.0
         if isinstance(admission, SpillAdmission) and admission.priced:
             used_usd, budget_usd = admission.budget.used_usd(now_s), admission.budget.usd_per_hour
-        rung, spilled = way.rung, way.spill is not None
-        return Look(self._pool, way.to, spilled, rung.stands(now_s), rung.opened_total, self._went[way], used_usd, budget_usd)
-
-    def use(self, teams: Mapping[str, Team]) -> None:
-        """What teams allow, from now on."""
-        self._teams = teams
+        rung = way.rung
+        return Look(self._home.name, way.kind, way.to, rung.stands(now_s), rung.opened_total, self._went[way], used_usd, budget_usd)
 
     def waited(self, tier: Tier, wait_s: float, now_s: float) -> None:
         """A request has waited so long, and waits on or was just started."""
@@ -207,49 +231,84 @@ class Ways:
             if way.pool is pool and way.spill is None:
                 way.rung.hold_off(now_s)
 
-    def out(self, team: str, tier: Tier, shape: Shape, left: tuple[str, ...], now_s: float) -> Way | None:
-        """The first open way that takes it, but for pools that it has ``left``."""
+    def out(
+        self, team: str, tier: Tier, shape: Shape, left: tuple[str, ...], now_s: float, *, adapter: str = "", beside: bool = False
+    ) -> Way | None:
+        """The first open way that takes it, but for pools that it has ``left``.
+
+        ``adapter``: which it asks for, so that only a pool will do that has it. ``beside``: none but to the same model in another region.
+        """
         who = self._teams.get(team)
         if who is None or not who.overflow:
             return None
+        if self._is_bare():
+            self._hold_open(now_s)
         for way in self._ways:
-            if way.rung.is_open(now_s) and way.pool.name not in left and self._takes(way, who, tier, shape, now_s):
+            may = way.beside or not (beside or adapter)
+            may = may and way.rung.is_open(now_s) and way.pool.name not in left and way.agreed(who) and _has(way, adapter)
+            if may and self._starts(way, tier, shape, now_s):
                 return way
         return None
 
-    def _takes(self, way: Way, who: Team, tier: Tier, shape: Shape, now_s: float) -> bool:
+    def stand_in(self, team: str, adapter: str) -> PoolDesk | None:
+        """Another region's pool of the same model, for what needs no permit, where this one has no replica."""
+        who = self._teams.get(team)
+        if who is None or not self._is_bare():
+            return None
+        ways = (way for way in self._ways if way.beside and way.pool.routed and way.agreed(who) and _has(way, adapter))
+        return next((way.pool for way in ways), None)
+
+    def _is_bare(self) -> bool:
+        """No replica is in routing, here or at another gateway."""
+        return not self._home.routed and (self.peers is None or not self.peers.replicas(self._home.name))
+
+    def _hold_open(self, now_s: float) -> None:
+        """Where nothing serves, no rung that stands closes since nobody waits any more; and another region is open at once where nothing is
+        on its way either.
+
+        But one that sleeps is left to what waits there, which wakes it.
+        """
+        comes = self._home.roster.next_ready_in_s is not None
+        for way in self._ways if comes or not self._sleeps else ():
+            if way.rung.stands(now_s) or (way.beside and not comes):
+                way.rung.refused(now_s)
+
+    def _starts(self, way: Way, tier: Tier, shape: Shape, now_s: float) -> bool:
         """As the way says; what is no smaller than what it has not taken at this very instant is not asked about: thousands may wait."""
         if way.spill is not None:
-            return way.takes(who, tier, shape, now_s)
-        if not way.pool.within(who.residency):
-            return False
+            return way.starts(tier, shape, now_s)
         at_s, tokens, sequences = self._full.get((way, tier.name), (-inf, 0, 0))
         if at_s == now_s and shape.total_tokens >= tokens and shape.sequences >= sequences:
             return False
-        taken = way.takes(who, tier, shape, now_s)
-        if not taken and "degrade" in who.overflow:
+        starts = way.starts(tier, shape, now_s)
+        if not starts:
             self._full[way, tier.name] = now_s, shape.total_tokens, shape.sequences
-        return taken
+        return starts
+
+
+def _has(way: Way, adapter: str) -> bool:
+    return not adapter or adapter in way.pool.adapters
 
 
 def join(spec: Spec, desk: Desk, keys: Mapping[str, str], tell: Tell, ledger: Ledger | None = None) -> None:
     """Give the pools of ``desk`` their ways out. ``keys``: API keys by the name of their environment variable."""
     teams = {team.name: team for team in spec.teams}
-    serving: dict[str, PoolDesk] = {}
-    for pool in spec.pools:
-        serving.setdefault(pool.model, desk.pools[pool.name])
+    long = {pool.long_context.pool for pool in spec.pools if pool.long_context is not None}
     for pool in spec.pools:
         overflow = pool.overflow
-        ways = []
-        if overflow.degrade_to in serving:
-            ways.append(Way(serving[overflow.degrade_to], Rung(overflow.degrade_after_s), None))
+        # What was set apart for long requests is for those, here as there.
+        same = [other for other in spec.pools if other.model == pool.model and (other.name in long) == (pool.name in long)]
+        ways = [Way(desk.pools[other.name], Rung(overflow.spill_after_s), beside=True) for other in same if other.region != pool.region]
+        smaller = [other for other in spec.pools if other.model == overflow.degrade_to and other.name not in long]
+        ways += [Way(desk.pools[other.name], Rung(overflow.degrade_after_s)) for other in smaller]
         rung = Rung(overflow.spill_after_s)
         for spill in overflow.spill:
             place = _place(spec, pool, spill, keys.get(spill.key_env, ""), desk.estimator)
             desk.spills.append(place)
             ways.append(Way(place, rung, spill))
         if ways:
-            desk.pools[pool.name].ways = Ways(pool.name, tuple(ways), teams, tell)
+            home, sleeps = desk.pools[pool.name], not pool.scaling.min_replicas
+            home.ways = Ways(home, tuple(ways), teams, tell, sleeps=sleeps)
     if ledger is not None:
         _remember(desk.spills, desk.clock, ledger)
 

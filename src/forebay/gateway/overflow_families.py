@@ -20,11 +20,11 @@ def overflow_families(looks: Iterable[Look]) -> Iterator[GaugeMetricFamily | Cou
     used = GaugeMetricFamily("forebay_spill_used_usd", "US dollars spent there within the last hour, and reserved.", labels=["pool", "to"])
     budget = GaugeMetricFamily("forebay_spill_budget_usd", "US dollars that may be, within any hour.", labels=["pool", "to"])
     for look in shown:
-        labels = [look.pool, "spill" if look.spilled else "degrade", look.to]
+        labels = [look.pool, look.way, look.to]
         is_open.add_metric(labels, float(look.open))
         began.add_metric(labels, look.opened_total)
         requests.add_metric(labels, look.requests_total)
-        if look.spilled:
+        if look.way == "spill":
             used.add_metric([look.pool, look.to], look.used_usd)
             budget.add_metric([look.pool, look.to], look.budget_usd)
     yield from (is_open, began, requests, used, budget)

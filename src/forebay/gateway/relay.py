@@ -10,7 +10,7 @@ import math
 from typing import Final
 
 from forebay.admission.effects import Dispatch, Refuse
-from forebay.admission.outcomes import ANSWERS, BACK, Refusal
+from forebay.admission.outcomes import BACK, Refusal
 from forebay.admission.prefixes import Prefix
 from forebay.admission.quotas import OverCap
 from forebay.domain.shape import Shape, Usage
@@ -25,7 +25,7 @@ from forebay.gateway.moving import FAILURES
 from forebay.gateway.passed import PassedHead
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
-from forebay.gateway.refusals import ENGINE_ASKS_KEY, over_limit_reply, refusal_reply
+from forebay.gateway.refusals import ENGINE_ASKS_KEY, broke_off, over_limit_reply, refusal_reply
 from forebay.gateway.routes import POSTS
 from forebay.gateway.several import Several
 from forebay.gateway.sse import EventStream
@@ -113,8 +113,7 @@ class Call(LentCall):
     def refused(self, effect: Refuse) -> None:
         """Tell the client, in OpenAI's shape. Admission has already let go of the ticket."""
         if self._open:
-            said = ANSWERS[effect.why].message
-            self._truncate(f"The engine's answer broke off, and no other could go on with it: {said}", let_go=True)
+            self._truncate(broke_off(effect.why, self._home.name), let_go=True)
             return
         if self._doubt is not None and self._says_doubted():
             return
@@ -126,7 +125,8 @@ class Call(LentCall):
         # Another gateway that serves it still counts it, as one whose client has left.
         self._orphaned = self._orphaned or (bool(self._pool.peer) and not ends)
         self._meter.shed[effect.why] += 1
-        reply = refusal_reply(effect, context.speed, context.chance, asks_key=self._home.asks_key or self._why == ENGINE_ASKS_KEY)
+        home, asks_key = self._home, self._why == ENGINE_ASKS_KEY
+        reply = refusal_reply(effect, home.name, context.speed, context.chance, asks_key=home.asks_key or asks_key)
         self._turned_away(effect.why, reply)
         if ends and self._connection.by_peer:  # as by one that is not there: without a pool's name
             self._connection.refuse(reply, b"x-request-id: %b\r\n" % self._request_id)

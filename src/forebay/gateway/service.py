@@ -305,7 +305,9 @@ class Gateway(Door):
             prefix = self._prefix(pool, ask, body, len(body), shape) if pool.by_prefix and route.generates else None
             call.start(tier, shape, self.desk.now_s(), facts.patience_s, prefix)
         elif route.light:
-            self._light.any_of(pool.name, connection, request, body, request_id)
+            adapter = ask.model if ask.model in pool.adapters else ""
+            stand_in = pool.ways.stand_in(caller.team, adapter) if pool.ways is not None else None
+            self._light.any_of((stand_in or pool).name, connection, request, body, request_id)
         elif route.stateful and (previous := previous_of(ask)) is not None:
             start = partial(self._start_call, connection, request, route, pool, tier, ask, caller, body, request_id, peek)
             self._light.go_on(previous, pool, caller, connection, request_id, start)

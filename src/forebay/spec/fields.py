@@ -237,7 +237,8 @@ TEAM = Record(
         Field(
             "overflow",
             ListOf(Choice(("degrade", "spill")), "a list of degrade and spill", most=2),
-            "What may be done with its requests rather than refuse them: answer by a smaller model, send them to other engines.",
+            "What may be done with its requests rather than refuse them: answer by a smaller model, or send them to other engines "
+            "(of the same model in another `region`, and those of `spill`).",
             default="neither",
         ),
         Field(

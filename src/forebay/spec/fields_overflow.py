@@ -69,7 +69,7 @@ OVERFLOW = Record(
         Field(
             "spill_after",
             duration(above=True, example="15s"),
-            "A request that waits longer goes there, and those after it.",
+            "A request that waits longer goes there, or to a pool of the same model in another `region`, and those after it.",
             "spill_after_s",
         ),
     ),
