@@ -25,6 +25,7 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
 from forebay.gateway.door import Door
 from forebay.gateway.duties import nobody
+from forebay.gateway.elsewhere import Question
 from forebay.gateway.failures import Failures
 from forebay.gateway.families import registry
 from forebay.gateway.heads import content_type
@@ -227,13 +228,13 @@ class Gateway(Door):
         return self.desk.shares.told_with(self.snapshot())
 
     @property
-    def direct(self) -> set[Direct | Seek]:
+    def direct(self) -> set[Direct | Seek | Question]:
         """Requests inside that need no permit, or not yet."""
-        return self._light.inside
+        return {*self._light.inside, *self._pages.elsewhere.live}
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
-        self.shown.check(len(self._light.inside) + len(self._pages.elsewhere.live) - self.background.apart)
+        self.shown.check(len(self.direct) - self.background.apart)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
