@@ -330,6 +330,10 @@ class Gateway(Door):
         peek: Peek | None,
         kept: Kept | None,
     ) -> None:
+        taken = self._light.taken(ask, caller.team) if route.stateful else None
+        if taken is not None:
+            self._refuse(connection, taken, request_id)
+            return
         pool, history_tokens = (pool, 0) if kept is None else (kept.pool, kept.tokens)
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         shape, sized = shape_of(self.desk.estimator, route, pool, ask, caller.team, body, size, peek, history_tokens)

@@ -299,6 +299,21 @@ def test_another_team_can_neither_go_on_with_nor_see_nor_end_a_conversation(worl
     world(test, keeper("resp_0"), spec=TEAM_SPEC)
 
 
+def test_nobody_names_a_response_as_another_teams_is_named(world):
+    """vLLM lets clients name what it keeps, and the later one replaces the earlier: its team went on from another's words."""
+
+    async def test(front):
+        own = await begun(front, 0, SEARCH)
+        seen = len(front.engines[0].seen)
+        answer = await front.ask({**FIRST, "request_id": own}, MAIL, RESPONSES)
+        assert (answer.status, answer.json()["error"]["param"]) == (400, "request_id")
+        assert len(front.engines[0].seen) == seen
+        for headers, name in ((SEARCH, own), (MAIL, "resp_mails")):
+            assert (await front.ask({**FIRST, "request_id": name}, headers, RESPONSES)).status == 200
+
+    world(test, keeper("resp_0"), spec=TEAM_SPEC)
+
+
 BEFORE = {
     "after the text": b"",
     "twice": b'"previous_response_id":"resp_mine",',
