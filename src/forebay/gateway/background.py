@@ -41,10 +41,12 @@ _BEGINNING = re.compile(rb'\s*\{\s*"id":\s*"([^"]{1,128})"')
 class BackgroundCall(ResponsesCall):
     """Any call of ``/v1/responses``; also `watching.Watched`."""
 
-    __slots__ = ("_alone_until_s", "_left_stream", "_running", "_seen", "_spared", "_watch")
+    __slots__ = ("_alone_until_s", "_deserted", "_left_stream", "_running", "_seen", "_spared", "_watch")
 
     _alone_until_s: float
     """Nobody waits for it any more, and its engine may be about to say which response it has begun; 0: that isn't so."""
+    _deserted: bool
+    """Its client left before it was told anything: there is no connection to write to, and an event loop need not bear it."""
     _left_stream: bool
     """Its client left within the stream."""
     _running: str
@@ -58,7 +60,7 @@ class BackgroundCall(ResponsesCall):
     def start(self, tier: Tier, shape: Shape, now_s: float, patience_s: float, prefix: Prefix | None = None) -> None:
         """See `relay.Call`."""
         self._alone_until_s = 0.0
-        self._left_stream = self._spared = False
+        self._deserted = self._left_stream = self._spared = False
         self._running = ""
         self._seen = None
         self._watch = None
@@ -86,10 +88,13 @@ class BackgroundCall(ResponsesCall):
             match = _BEGINNING.match(first)
             self._running = match[1].decode("ascii", "replace") if match is not None else ""
             self._running = self._running if KEPT_ID.fullmatch(self._running) else ""
-        super()._write_head(first, length, chunked)
+        if self._deserted:
+            self._end(_GONE, None, abandon=True)
+        else:
+            super()._write_head(first, length, chunked)
 
     def _write_whole(self, body: bytes) -> None:
-        if not (self._alone_until_s or (self._running and self._context.background.full)):
+        if not (self._deserted or (self._running and self._context.background.full)):
             super()._write_whole(body)
 
     def _served(self, outcome: Outcome, usage: Usage | None) -> None:
@@ -227,6 +232,7 @@ class BackgroundCall(ResponsesCall):
         sent = self._exchange is not None and not (isinstance(request, LargeRequest) and not request.ended)
         if sent and self._asked_for and self._here and not self._open and not self._response_id:
             context = self._context
+            self._deserted = True
             self._alone_until_s = context.desk.now_s() + ALONE_REAL_S * context.speed
             context.background.alone += 1
         else:
@@ -248,7 +254,7 @@ class BackgroundCall(ResponsesCall):
             super()._try_elsewhere(message, blame=blame, detail=detail, paid=paid, gone=gone)
 
     def _refuse(self, error: ErrorReply, extra: bytes = b"") -> None:
-        if not self._alone_until_s:
+        if not self._deserted:
             super()._refuse(error, extra)
 
     # -- the engine ---------------------------------------------------------------------------------------------------

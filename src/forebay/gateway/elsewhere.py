@@ -66,7 +66,7 @@ class Elsewhere:
     """All such questions of one gateway."""
 
     def __init__(self) -> None:
-        self.live: set[_Question] = set()
+        self.live: set[Question] = set()
 
     def tell(
         self, connection: ClientConnection, request: Request, request_id: bytes, asked: bytes, own: Record | None, others: Others | None
@@ -78,13 +78,13 @@ class Elsewhere:
         elif len(self.live) >= ASKING_MAX:
             _answer(connection, request_id, own, _silent(len(others.urls)))
         else:
-            question = _Question(self, connection, request_id, own)
+            question = Question(self, connection, request_id, own)
             connection.reply = question
             self.live.add(question)
             question.task = asyncio.ensure_future(question.ask(others, request, asked))
 
 
-class _Question:
+class Question:
     """One: `request.Reply` for its client."""
 
     task: asyncio.Task[None]
@@ -105,6 +105,12 @@ class _Question:
         self._connection.reply = None  # it is no pool's, and counted as what is refused before it is one's
         record = max(found, key=tells_most) if found else None
         _answer(self._connection, self._request_id, record, _silent(silent) if silent else not_here(asked))
+
+    def shut(self, error: ErrorReply) -> None:
+        """The gateway ends before they have answered."""
+        self.client_gone()
+        self._connection.reply = None
+        _answer(self._connection, self._request_id, None, error)
 
     def client_gone(self) -> None:
         """See `request.Reply`."""
@@ -133,7 +139,7 @@ async def _ask_one(upstream: Upstream, url: str, request: Request) -> object:
         status, body = await fetch(upstream, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
         if status == http.HTTPStatus.OK:
             return _decode(body)
-    except (FetchFailed, msgspec.MsgspecError):
+    except (FetchFailed, ValueError, msgspec.MsgspecError):  # ValueError: its address is none
         return _SILENT
     return None if status == http.HTTPStatus.NOT_FOUND else _SILENT
 

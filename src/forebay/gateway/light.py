@@ -7,7 +7,8 @@ from typing import Protocol
 import msgspec
 
 from forebay.domain.roster import Roster
-from forebay.gateway.answers import ErrorReply
+from forebay.gateway.answers import ErrorReply, bad_request
+from forebay.gateway.ask import Ask, ResponsesAsk
 from forebay.gateway.conversations import Conversations, Peers, Seek, Then, not_found, previous_not_found
 from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
@@ -121,6 +122,14 @@ class Light:
 
         # Each replica is asked for the answer itself below, so that nobody need look for it first.
         self._find(response_id, team, connection, request_id, ask, replicas=())
+
+    def taken(self, ask: Ask, team: str) -> ErrorReply | None:
+        """What a request is refused with that calls its answer as another team's is called: an engine would keep it in that one's place."""
+        named = ask.request_id if isinstance(ask, ResponsesAsk) else None
+        holder = self.holders.find(named) if named else None
+        if holder is None or holder.team == team:
+            return None
+        return bad_request(f"`request_id` {named!r} is taken. Leave it out, or change it.", "request_id")
 
     def go_on(
         self,

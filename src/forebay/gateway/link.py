@@ -141,7 +141,7 @@ class Link:
                 if not isinstance(challenge, Challenge):
                     raise _NotJoined(UNASKED)
                 nonce = self._nonce()
-                writer.write(self._encoder.encode(Proof(by_gateway(self._secret, challenge.nonce, nonce), nonce)) + b"\n")
+                self._say(writer, Proof(by_gateway(self._secret, challenge.nonce, nonce), nonce))
                 answer = self._decoder.decode(await _line(reader))
         except (TimeoutError, msgspec.DecodeError):
             raise _NotJoined(UNASKED) from None
@@ -197,9 +197,15 @@ class Link:
             await self._send(writer, FinishedRequests(self._gateway.name, finished))
 
     async def _send(self, writer: asyncio.StreamWriter, value: FromGateway) -> None:
-        writer.write(self._encoder.encode(value) + b"\n")
+        self._say(writer, value)
         async with asyncio.timeout(STALLED_REAL_S):
             await writer.drain()
+
+    def _say(self, writer: asyncio.StreamWriter, value: FromGateway | Proof) -> None:
+        """Raises ConnectionResetError where the controller is gone: what writing would raise then is each event loop's own."""
+        if writer.is_closing():
+            raise ConnectionResetError("the controller has closed the connection")
+        writer.write(self._encoder.encode(value) + b"\n")
 
     def _emit(self, kind: str, message: str) -> None:
         self._sink.emit(Event(kind, self._clock.now_s(), self._clock.wall_s(), "", message, {"gateway": self._gateway.name}))

@@ -184,7 +184,7 @@ class Peering:
         host = url.partition("//")[2].encode()
         wire = b"GET %b HTTP/1.1\r\nhost: %b\r\nx-forebay-hop: %b\r\n\r\n" % (HEARD, host, self.forwarding.hop_key)
         ago_s = None
-        with contextlib.suppress(FetchFailed, msgspec.DecodeError):
+        with contextlib.suppress(FetchFailed, ValueError, msgspec.MsgspecError):
             _, body = await fetch(self.raw, url, wire, ANSWER_BYTES_MAX, ASK_REAL_S)
             ago_s = _decode(body).heard_ago_s
         self._carry_out(self.lessee.told(gateway, ago_s, self._owner.clock.now_s()))
@@ -197,7 +197,7 @@ class Peering:
         url = self.urls.get(gateway)
         if url is None:
             return None
-        with contextlib.suppress(FetchFailed):
+        with contextlib.suppress(FetchFailed, ValueError):
             status, body = await fetch(self.raw, url, self._post(url, HOPS, hops), ANSWER_BYTES_MAX, ASK_REAL_S)
             return body if status == http.HTTPStatus.OK else None
         return None

@@ -25,6 +25,7 @@ from forebay.gateway.desk import Desk
 from forebay.gateway.direct import Direct
 from forebay.gateway.door import Door
 from forebay.gateway.duties import nobody
+from forebay.gateway.elsewhere import Question
 from forebay.gateway.failures import Failures
 from forebay.gateway.families import registry
 from forebay.gateway.heads import content_type
@@ -227,13 +228,13 @@ class Gateway(Door):
         return self.desk.shares.told_with(self.snapshot())
 
     @property
-    def direct(self) -> set[Direct | Seek]:
+    def direct(self) -> set[Direct | Seek | Question]:
         """Requests inside that need no permit, or not yet."""
-        return self._light.inside
+        return {*self._light.inside, *self._pages.elsewhere.live}
 
     def check(self) -> None:
         """Raises AssertionError unless permits are exactly the live exchanges, and nothing is left of what ended."""
-        self.shown.check(len(self._light.inside) + len(self._pages.elsewhere.live) - self.background.apart)
+        self.shown.check(len(self.direct) - self.background.apart)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -282,7 +283,10 @@ class Gateway(Door):
             self._refuse(connection, UNAUTHORIZED, request_id)
             return
         body = request.body
-        ask = route.decode(body if peek is None else peek.fields())
+        # What engines keep is here as a whole, and read by a parser as theirs is: what one would find and the other not, as a name
+        # that is spelled with an escape, could be another team's conversation.
+        looked = None if route.stateful else peek
+        ask = route.decode(body if looked is None else looked.fields())
         if type(ask) is ErrorReply:  # `isinstance` is slow for Structs
             self._refuse(connection, ask, request_id)
             return
@@ -292,7 +296,7 @@ class Gateway(Door):
             self._refuse(connection, tier if type(tier) is ErrorReply else no_model(ask.model), request_id)
             return
         if ask.service_tier is not None or ask.model != pool.model:
-            fitting = self._catalogue.for_engines(ask, body, pool.model, peek)
+            fitting = self._catalogue.for_engines(ask, body, pool.model, looked)
             if isinstance(fitting, ErrorReply):
                 self._refuse(connection, fitting, request_id)
                 return
@@ -328,6 +332,10 @@ class Gateway(Door):
         peek: Peek | None,
         kept: Kept | None,
     ) -> None:
+        taken = self._light.taken(ask, caller.team) if route.stateful else None
+        if taken is not None:
+            self._refuse(connection, taken, request_id)
+            return
         pool, history_tokens = (pool, 0) if kept is None else (kept.pool, kept.tokens)
         size = len(body) if peek is None else FORM_BYTES if route.multipart else request.size_bytes
         shape, sized = shape_of(self.desk.estimator, route, pool, ask, caller.team, body, size, peek, history_tokens)

@@ -39,8 +39,9 @@ class Answer:
         """The other side closed the connection."""
 
     def raw(self, data: bytes) -> None:
-        """These very bytes."""
-        self.transport.write(data)
+        """These very bytes, as far as somebody is there."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
     def json(self, status: int, value: Any, *headers: bytes) -> None:
         """A whole JSON answer."""

@@ -192,8 +192,12 @@ class MemoryTransport(asyncio.Transport):
             self._made_waiter.set_result(None)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Put ``data`` on its way."""
-        if self._closing or self._lost or self._eof_sent or not data:
+        """Put ``data`` on its way. Raises RuntimeError where the connection is gone, or its end was said, as uvloop's transports do."""
+        if self._lost:
+            raise RuntimeError(f"the connection on port {self.port} is closed")
+        if self._eof_sent:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if self._closing or not data:
             return
         self.peer.receive(bytes(data))
         self._pause_writer()
@@ -270,6 +274,9 @@ class MemoryTransport(asyncio.Transport):
         """This end is gone; idempotent."""
         if self._lost:
             return
+        if self._protocol is not None and not self._made:
+            self._made = True
+            self._protocol.connection_made(self)
         self._lost = self._closing = True
         self._inbox.clear()
         self._inbox_due.clear()
@@ -277,12 +284,12 @@ class MemoryTransport(asyncio.Transport):
         self._network.forget(self)
         self.peer.reader_took()
         if self._protocol is not None:
-            if not self._made:
-                self._protocol.connection_made(self)
             self._protocol.connection_lost(why)
 
     def write_eof(self) -> None:
-        """Half-close."""
+        """Half-close. Raises RuntimeError as `write` does."""
+        if self._lost:
+            raise RuntimeError(f"the connection on port {self.port} is closed")
         if not self._eof_sent and not self._closing:
             self._eof_sent = True
             self.peer.receive(_EOF)

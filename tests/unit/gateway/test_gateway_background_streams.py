@@ -283,14 +283,27 @@ async def done(keeper, seen, answer):
     answer.json(200, {"id": "resp_0", "status": "completed", "usage": USAGE})
 
 
-@pytest.mark.parametrize("first", [never, cut, refused, broken, done])
+async def garbled(keeper, seen, answer):
+    await asyncio.sleep(0.5)
+    answer.raw(b"what?\r\n\r\n")
+
+
+async def refused_in_its_stream(keeper, seen, answer):
+    await asyncio.sleep(0.5)
+    answer.stream()
+    answer.chunk(b'event: error\ndata: {"type":"error","code":400,"message":"no"}\n\n')
+
+
+@pytest.mark.parametrize("first", [never, cut, refused, broken, done, garbled, refused_in_its_stream])
 def test_a_client_that_left_is_forgotten_whatever_its_engine_says(world, first):
+    """A refusal was written to the connection that it had left, and counted once more as one before any pool's."""
+
     async def test(front):
-        await left(front, tokens_s=0.1, body=ASK)
+        await left(front, tokens_s=0.1, body=STREAM if first is refused_in_its_stream else ASK)
         assert front.permits == 1
         await front.sleep(ALONE_REAL_S + 1.5)
         assert (front.permits, len(keeper.asked), front.gateway.background.alone) == (0, 1, 0)
-        assert sum(outcomes(front).values()) == 1
+        assert (sum(outcomes(front).values()), front.gateway.http.turned_away) == (1, {})
 
     keeper = Keeper(first=first)
     world(test, keeper, whole)

@@ -299,23 +299,60 @@ def test_another_team_can_neither_go_on_with_nor_see_nor_end_a_conversation(worl
     world(test, keeper("resp_0"), spec=TEAM_SPEC)
 
 
-@pytest.mark.parametrize("place", ["after the text", "twice"])
-def test_a_large_body_goes_on_with_no_other_teams_conversation(world, place):
-    """Bodies that are passed on as they come were looked into up to their model: what came after that was the engine's alone to read."""
+def test_nobody_names_a_response_as_another_teams_is_named(world):
+    """vLLM lets clients name what it keeps, and the later one replaces the earlier: its team went on from another's words."""
 
     async def test(front):
         own = await begun(front, 0, SEARCH)
         seen = len(front.engines[0].seen)
-        text = b"x" * 3000
-        first = b'"previous_response_id":"resp_mine",' if place == "twice" else b""
-        body = b'{"model":"llama",%b"input":"%b","previous_response_id":"%b"}' % (first, text, own.encode())
+        answer = await front.ask({**FIRST, "request_id": own}, MAIL, RESPONSES)
+        assert (answer.status, answer.json()["error"]["param"]) == (400, "request_id")
+        assert len(front.engines[0].seen) == seen
+        for headers, name in ((SEARCH, own), (MAIL, "resp_mails")):
+            assert (await front.ask({**FIRST, "request_id": name}, headers, RESPONSES)).status == 200
+
+    world(test, keeper("resp_0"), spec=TEAM_SPEC)
+
+
+BEFORE = {
+    "after the text": b"",
+    "twice": b'"previous_response_id":"resp_mine",',
+    "by another spelling": b"",
+    "after a long key": b'"%b":1,' % (b"k" * 300),
+    "after a wide space": b'"metadata":null%b,' % (b" " * 80_000),
+}
+
+
+@pytest.mark.parametrize("place", BEFORE)
+def test_a_large_body_goes_on_with_no_other_teams_conversation(world, place):
+    """Bodies that are passed on as they come were looked into up to their model: what came after that was the engine's alone to read.
+
+    And what was looked into in parts, by searches, was not all that a parser finds: by an escape in its name it went unseen."""
+
+    async def test(front):
+        own = await begun(front, 0, SEARCH)
+        seen = len(front.engines[0].seen)
+        key = b"previous_response_\\u0069d" if place == "by another spelling" else b"previous_response_id"
+        body = b'{"model":"llama",%b"input":"%b","%b":"%b"}' % (BEFORE[place], b"x" * 3000, key, own.encode())
         assert told(await front.ask(body, {**MAIL, "content-type": "application/json"}, RESPONSES)) == (404, LOST)
         assert len(front.engines[0].seen) == seen
         answer = await front.ask(body, {**SEARCH, "content-type": "application/json"}, RESPONSES)
         assert (answer.status, front.engines[0].seen[-1].body) == (200, body)
 
-    limits = Limits(body_bytes_max=1000, streamed_body_bytes_max=10_000)
+    limits = Limits(body_bytes_max=1000, streamed_body_bytes_max=100_000)
     world(test, keeper("resp_0"), spec=TEAM_SPEC, limits=limits)
+
+
+@pytest.mark.parametrize("named", [b'"alias"', b'"other","mod\\u0065l":"alias"'])
+def test_a_large_body_that_engines_keep_is_renamed_as_a_parser_reads_it(world, named):
+    async def test(front):
+        body = b'{"model":%b,"input":"%b"}' % (named, b"x" * 3000)
+        answer = await front.ask(body, {"content-type": "application/json"}, RESPONSES)
+        assert (answer.status, front.engines[0].seen[-1].json()) == (200, {"model": "llama", "input": "x" * 3000})
+
+    limits = Limits(body_bytes_max=1000, streamed_body_bytes_max=100_000)
+    spec = msgspec.structs.replace(SPEC, models=(Model("llama", aliases=("alias",)),))
+    world(test, keeper("resp_0"), spec=spec, limits=limits)
 
 
 def test_what_is_no_id_is_asked_of_nobody(world):

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from gateway_values import TEAMS
 from several_gateways import CHAT, KEY, several
@@ -169,6 +170,42 @@ def test_only_so_many_questions_are_put_to_others_at_a_time(monkeypatch):
         assert (await second.ask(MINE, None, SEARCH)).status == 503
         assert world.clock.now_s() - begun_s < 0.1
         assert (await first.read()).status == 503
+        silent.close()
+
+    several(test, whole, whole, teams=TEAMS)
+
+
+def test_of_a_gateway_whose_address_is_none_is_said_that_it_is_silent():
+    """Its client waited for ever, and was one of those for whom others are asked for good."""
+
+    async def test(world):
+        world.lease("a", "b")
+        peering = world.gateways["a"].peering
+        peering.urls["b"] = "b.example:8080"
+        answer = await asyncio.wait_for(told(world, "a"), 5.0)
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "gateway_silent")
+        assert not world.gateways["a"]._pages.elsewhere.live
+        assert await peering._ask_counts("b", b"[]") is None
+        await peering._ask_one("b", peering.urls["b"])
+
+    several(test, whole, whole, teams=TEAMS)
+
+
+def test_a_gateway_that_ends_tells_those_that_wait_for_others_word():
+    async def test(world):
+        world.lease("a", "b")
+        silent = Silent(world)
+        await silent.instead_of("b")
+        client = await world.client("a")
+        client.send(MINE, None, SEARCH)
+        await world.sleep(0.1)
+        gateway = world.gateways["a"]
+        gateway.limits = msgspec.structs.replace(gateway.limits, drain_s=0.2)
+        ends = asyncio.ensure_future(gateway.drain())
+        answer = await client.read()
+        assert (answer.status, answer.json()["error"]["code"]) == (503, "shutting_down")
+        assert not gateway.direct
+        await ends
         silent.close()
 
     several(test, whole, whole, teams=TEAMS)

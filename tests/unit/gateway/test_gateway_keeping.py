@@ -330,3 +330,21 @@ def test_under_leases_none_is_kept_for_a_new_process_has_no_lease(play):
         await again.die()
 
     play(test)
+
+
+def test_a_controller_that_leaves_while_its_roster_is_being_kept_is_dialled_again(play):
+    """What was to be acknowledged to it by then ended the link for good: an event loop may raise what is no OSError for that."""
+
+    async def test(front, controller, roster):
+        shelf = Shelf()
+        shelf.hangs = True
+        controller.roster = roster
+        life = await Life(front, shelf).start()
+        await asyncio.sleep(KEEP_REAL_S / 2)
+        controller.writers[-1].transport.abort()
+        await asyncio.sleep(KEEP_REAL_S + 2 * BACKOFF_REAL_S_MAX)
+        assert len(controller.writers) > 1
+        assert not life.linking.done()
+        await life.die()
+
+    play(test)
