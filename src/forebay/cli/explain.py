@@ -69,7 +69,7 @@ def show(row: Explanation) -> None:
     if row.posture_because:
         console.print(f"[bold]{escape(row.posture)}[/bold] {escape(row.posture_because)}")
     for alert in row.alerts:
-        console.print(f"[bold red]! {alert.kind}[/bold red] {escape(alert.message)}")
+        console.print(f"[bold red]! {escape(row.pool)}: {alert.kind}[/bold red] {escape(alert.message)}")
 
 
 def render(found: Explanation) -> Table:
