@@ -236,7 +236,7 @@ def test_one_bad_answer_takes_nothing_away_and_three_do():
     assert answers.forgotten == ["http://127.0.0.1:8000"]
 
 
-def contexts_told(declared, models, looks=1, profile=None, metrics="vllm"):
+def contexts_told(declared, models, looks=1, profile=None, metrics="vllm", written=True):
     """What is told of an engine whose ``/v1/models`` answers are ``models``, under a model declared with ``declared`` tokens."""
     sink = ListSink()
     pool = Pool("chat", "m", EngineKind("attach", attach=("http://127.0.0.1:8000",), metrics=metrics), profile)
@@ -244,7 +244,7 @@ def contexts_told(declared, models, looks=1, profile=None, metrics="vllm"):
 
     async def main():
         clock = LoopClock()
-        spec = Spec((pool,), (Model("m", declared),), ())
+        spec = Spec((pool,), (Model("m", declared, context_written=written),), ())
         fleet = CompositeFleet([AttachedFleet(spec, clock, answers, sink)], Contexts(spec, answers, clock, sink))
         await fleet.adopt()
         for _ in range(looks):
@@ -271,6 +271,22 @@ def test_a_context_that_the_engine_does_not_share_is_told_once_with_both_numbers
     )
     ((_, _, larger),) = contexts_told(32768, [models_page(2048)])
     assert "models.m.context is 32768, but chat@127.0.0.1:8000 takes 2048 tokens: what is longer is let through, and the engine" in larger
+
+
+def test_a_context_that_nobody_wrote_is_not_told_as_a_line_of_the_file():
+    """A newcomer looked for `models.m.context is 8192` in a file of four lines."""
+    ((_, _, default),) = contexts_told(8192, [models_page(131072)], written=False)
+    assert default.startswith("models.m.context is not set, and taken to be 8192, but chat@127.0.0.1:8000 takes 131072 tokens: ")
+    assert default.endswith("; set it to 131072, or start the engine with 8192")
+    context = PROFILE.context_tokens
+    whence = f"the context of {PROFILE.name}, the profile of pool chat, is {context}, but chat@127.0.0.1:8000 takes "
+    ((_, _, smaller),) = contexts_told(context, [models_page(16)], profile=PROFILE, written=False)
+    assert smaller.startswith(f"{whence}16 tokens: ")
+    assert smaller.endswith(f"; set models.m.context to 16, or start the engine with {context}")
+    for written in (False, True):  # no model may be longer than its longest profile
+        ((_, _, larger),) = contexts_told(context + written, [models_page(10**6)], profile=PROFILE, written=written)
+        assert larger.startswith(f"{whence}1000000 tokens: ")
+        assert f"; give the pool a profile with a context of 1000000 (profiles.{PROFILE.name}), or start" in larger
 
 
 @pytest.mark.parametrize("page", [models_page(8192), (200, b'{"data": [{"id": "m"}]}'), (200, b"\xff"), (404, b""), (200, b'{"data": []}')])

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ def test_no_module_is_dead():
                 imported.update(alias.name for alias in node.names)
     parents = {module.rsplit(".", 1)[0] for module in modules if "." in module}
     assert sorted(modules - imported - started - parents - {"forebay"}) == []
+
+
+def test_tests_of_several_folders_run_in_one_call():
+    """pytest puts every folder of tests on the path: of two modules of one name each would be given the other's, as of `conftest`."""
+    files = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path.name != "conftest.py"]
+    twice = [name for name, times in Counter(path.name for path in files).items() if times > 1]
+    assert twice == []
+    taken = [_name(path) for path in files if re.search(r"^\s*(from|import) conftest\b", path.read_text(), re.MULTILINE)]
+    assert taken == [], "move what is shared into a module with a name of its own"
 
 
 def test_no_machine_is_named():

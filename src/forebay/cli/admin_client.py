@@ -55,14 +55,43 @@ def admin_url(admin: str | None, state_dir: str | None) -> str:
     return _running(state_dir, "admin").admin
 
 
-def gateway_urls(gateway: str | None, state_dir: str | None) -> tuple[str, ...]:
-    """The addresses at which every gateway is reached, found in the same way: where several share one, each one's own. Raises the same."""
+class Instance(msgspec.Struct, frozen=True):
+    """One Forebay whose gateways may be asked."""
+
+    state: Path
+    """Its state folder."""
+    gateways: tuple[str, ...]
+    """The address of each; where several share one, each one's own."""
+
+
+def instances(gateway: str | None, state_dir: str | None) -> tuple[Instance, ...]:
+    """Whose gateways are meant: ``gateway`` as given, or those of the `forebay up` in ``state_dir``; without either, in ``.forebay`` here
+    and of every other one on this machine. Raises NotRunning where there is none, BadInput for an address that is none."""
     if gateway:
         if not gateway.startswith(("http://", "https://")):
             raise BadInput(f"--gateway: found {gateway!r}; allowed: a URL such as http://127.0.0.1:8080")
-        return (gateway.rstrip("/"),)
-    running = _running(state_dir, "gateway")
-    return tuple(running.gateways.values()) or (running.gateway,)
+        return (_named(gateway.rstrip("/"), state_dir),)
+    here = Path(state_dir or DEFAULT_STATE)
+    if state_dir is not None:
+        return (_instance(here, _running(state_dir, "gateway")),)
+    found = [_instance(Path(one.state), one.running) for one in announced()]
+    if (here / RUNNING_FILE).exists() and all(one.state != here.resolve() for one in found):
+        found.insert(0, _instance(here, _running(None, "gateway")))
+    return tuple(found) or (_instance(here, _running(None, "gateway")),)
+
+
+def _named(url: str, state_dir: str | None) -> Instance:
+    """The one at ``url``: of one that was announced the state folder is known."""
+    if state_dir is None:
+        for one in announced():
+            known = _instance(Path(one.state), one.running)
+            if url in {one.running.gateway, *known.gateways}:
+                return Instance(known.state, (url,))
+    return Instance(state_here(state_dir), (url,))
+
+
+def _instance(state: Path, running: Running) -> Instance:
+    return Instance(state, tuple(running.gateways.values()) or (running.gateway,))
 
 
 def _running(state_dir: str | None, wanted: str) -> Running:
@@ -85,14 +114,31 @@ def history(state_dir: str | None) -> "Iterator[SqliteStore]":
 
     Raises BadInput where there is none.
     """
+    folder = state_here(state_dir)
+    if state_dir is None and folder != Path(DEFAULT_STATE):
+        _say_which(folder)
+    with history_in(folder) as store:
+        yield store
+
+
+def state_here(state_dir: str | None) -> Path:
+    """The state folder whose history is meant, found in the same way."""
+    folder = Path(state_dir or DEFAULT_STATE)
+    running = announced() if state_dir is None and not history_file(folder).is_file() else []
+    return Path(running[0].state) if len(running) == 1 else folder
+
+
+def history_file(folder: Path) -> Path:
+    """Of the state folder ``folder``."""
+    return folder / STORE_FILE
+
+
+@contextlib.contextmanager
+def history_in(folder: Path) -> "Iterator[SqliteStore]":
+    """The history file of ``folder``, to be read. Raises BadInput where there is none."""
     from forebay.adapters.sqlite import SqliteStore  # half a second that no other verb needs to spend
 
-    folder = Path(state_dir or DEFAULT_STATE)
-    running = announced() if state_dir is None and not (folder / STORE_FILE).is_file() else []
-    if len(running) == 1:
-        folder = Path(running[0].state)
-        _say_which(folder)
-    store = SqliteStore(folder / STORE_FILE, read_only=True)
+    store = SqliteStore(history_file(folder), read_only=True)
     try:
         yield store
     finally:

@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from forebay.adapters.local.contexts import consequence
+from forebay.adapters.local.contexts import consequence, expected
 from forebay.app.config import load
 from forebay.app.engine_keys import engine_key_troubles
 from forebay.app.keys import join_troubles, key_troubles
@@ -166,13 +166,14 @@ def _idle_workers(spec: Spec) -> Iterator[str]:
 
 def _contexts(spec: Spec) -> Iterator[str]:
     """An emulated engine takes its profile's context; what other engines take, they say when they run."""
-    declared = {model.name: model.context_tokens for model in spec.models}
+    models = {model.name: model for model in spec.models}
     for pool in spec.pools:
-        here, there = declared.get(pool.model), pool.profile.context_tokens if pool.profile else None
-        if pool.engine.kind == "emulated" and here is not None and there is not None and here < there:
+        model, there = models.get(pool.model), pool.profile.context_tokens if pool.profile else None
+        here = expected(pool, model) if model is not None else None
+        if pool.engine.kind == "emulated" and here is not None and there is not None and here.tokens < there:
             yield (
-                f"models.{pool.model}.context is {here}, but emulated engines of pool {pool.name} take {there} tokens, as their profile "
-                f"says: {consequence(here, there)}; set it to {there}, or give the profile a context of {here}"
+                f"{here.whence}, but emulated engines of pool {pool.name} take {there} tokens, as their profile "
+                f"says: {consequence(here.tokens, there)}; {here.mend(there)}, or give the profile a context of {here.tokens}"
             )
 
 

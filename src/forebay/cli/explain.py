@@ -6,7 +6,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from forebay.cli import admin_client, explain_request, output
+from forebay.cli import admin_client, explain_request, output, request_record
 from forebay.controller.status import Explanation
 from forebay.domain.errors import BadInput
 
@@ -28,7 +28,8 @@ def command(
         str | None, typer.Option(metavar="ID", help="Say instead what its gateway decided about one request, by its x-request-id.")
     ] = None,
     gateway: Annotated[
-        str | None, typer.Option(metavar="URL", help="The gateway to ask about --request. Default: all of the `up` in the state folder.")
+        str | None,
+        typer.Option(metavar="URL", help="The gateway to ask about --request. Default: --state's, else of every `up` on this machine."),
     ] = None,
     key: Annotated[
         str, typer.Option(help="API key of the request's team, where teams are configured; without one only the history is read.")
@@ -45,11 +46,11 @@ def command(
     if request is not None:
         if pool is not None or at is not None or admin is not None:
             raise BadInput("--request: found beside --pool, --at or --admin; allowed: with --gateway, --state, --key and --json only")
-        record = explain_request.told(request, gateway, state, key)
+        told = request_record.told(request, gateway, state, key)
         if json is not None:
-            output.write_json(record, json)
+            output.write_json(explain_request.as_json(told), json)
         else:
-            output.console().print(explain_request.render(record))
+            output.console().print(explain_request.render(told))
         return
     if gateway is not None or key:
         raise BadInput("--gateway, --key: found without --request; allowed: --request ID, whose gateway they are for")
@@ -69,7 +70,7 @@ def show(row: Explanation) -> None:
     if row.posture_because:
         console.print(f"[bold]{escape(row.posture)}[/bold] {escape(row.posture_because)}")
     for alert in row.alerts:
-        console.print(f"[bold red]! {alert.kind}[/bold red] {escape(alert.message)}")
+        console.print(f"[bold red]! {escape(row.pool)}: {alert.kind}[/bold red] {escape(alert.message)}")
 
 
 def render(found: Explanation) -> Table:

@@ -1,20 +1,16 @@
 """`forebay explain --request ID`: what the gateways decided about one request, on one screen."""
 
-import http
-import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from rich.markup import escape
 from rich.table import Table
 
 from forebay.admission.candidates import Candidate
-from forebay.cli import admin_client
-from forebay.domain.errors import BadInput
-from forebay.gateway.elsewhere import tells_most
-from forebay.gateway.leaving import SAMPLE_EVERY
-from forebay.gateway.records import REQUESTS, Record
+from forebay.cli.request_record import Told
+from forebay.gateway.records import Record
 
 _WAITED_FOR = {
     "slots": "a sequence slot",
@@ -29,106 +25,20 @@ _WAITED_FOR = {
 }
 
 
-class NotKnown(BadInput):
-    """The gateway knows no such request, or no longer."""
+def as_json(told: Told) -> dict[str, Any]:
+    """The record's own fields, and who told it."""
+    return {**msgspec.to_builtins(told.record), "told_by": told.by, "told_at": told.at, "told_since": told.since}
 
 
-class NeedsKey(BadInput):
-    """Teams are configured, and no key was given."""
-
-
-class _Error(msgspec.Struct):
-    message: str
-
-
-class _Told(msgspec.Struct):
-    error: _Error
-
-
-def told(request_id: str, gateway: str | None, state: str | None, key: str) -> Record:
-    """The record: a gateway's, or, where none answers, all have forgotten it or no key is given, the history's. Raises what `ask` raises.
-
-    A gateway tells a request's own team only; the history is a file of the operator's, who needs no key to read it.
-    """
-    try:
-        return _latest(admin_client.gateway_urls(gateway, state), request_id, key)
-    except (admin_client.NotRunning, NotKnown, NeedsKey) as error:
-        try:
-            return recorded(request_id, state)
-        except BadInput as also:
-            end = "" if str(error).endswith((".", ".)")) else "."
-            raise type(error)(f"{error}{end} {also}") from None
-
-
-def _latest(gateway_urls: Sequence[str], request_id: str, key: str) -> Record:
-    """What the gateways know of it: one that forwarded it has a record too, which is told only where no other is.
-
-    Raises what `ask` raises where none of them tells any: NotKnown where one of them answered.
-    """
-    found: list[Record] = []
-    unknown: NotKnown | None = None
-    silent: list[admin_client.NotRunning] = []
-    for url in gateway_urls:
-        try:
-            found.append(ask(url, request_id, key))
-        except NotKnown as error:
-            unknown = error
-        except admin_client.NotRunning as error:
-            silent.append(error)
-    if found:
-        return max(found, key=tells_most)
-    if unknown is None:
-        raise silent[0]
-    asked = f" ({len(gateway_urls)} gateways were asked.)" if len(gateway_urls) > 1 else ""
-    raise NotKnown("; ".join((f"{unknown}{asked}", *map(str, silent))))
-
-
-def recorded(request_id: str, state: str | None) -> Record:
-    """The latest record under this id in the history file; raises BadInput where there is none."""
-    with admin_client.history(state) as store:
-        found = store.finished(request_id)
-    if not found:
-        raise BadInput(
-            "Nor is it in the history, which keeps what was refused, tried again, continued or slow, "
-            f"and of the others one in {SAMPLE_EVERY}."
-        )
-    try:
-        records = [msgspec.json.decode(one.record, type=Record) for one in found if one.team == found[0].team]
-        # Under one id there may have been several requests; two gateways tell of the latest if they had it at one time.
-        latest = records[0]
-        return max((one for one in records if one.arrived_unix_s + one.total_s >= latest.arrived_unix_s), key=tells_most)
-    except msgspec.MsgspecError as error:
-        raise BadInput(f"The history's record of it can't be read ({error}): a newer version's?") from None
-
-
-def ask(gateway_url: str, request_id: str, key: str) -> Record:
-    """The record; raises BadInput with the gateway's words where it tells none, NotRunning where none answers."""
-    status, body = admin_client.fetch(f"{gateway_url}{REQUESTS.decode()}{urllib.parse.quote(request_id, safe='')}", key)
-    try:
-        if status == http.HTTPStatus.OK:
-            return msgspec.json.decode(body, type=Record)
-        said = msgspec.json.decode(body, type=_Told).error.message
-    except msgspec.MsgspecError:
-        raise admin_client.NotRunning(
-            f"{gateway_url} answered {status}, but not as a gateway of Forebay does; name one with --gateway"
-        ) from None
-    if status == http.HTTPStatus.UNAUTHORIZED:
-        if key:
-            raise BadInput("--key: found one that the gateway does not know; allowed: an API key of the request's team")
-        raise NeedsKey(
-            "--key: found none; give --key KEY of the request's team, the only one that a gateway tells. "
-            "Whoever may read the history in the state folder (--state) needs none for what is there."
-        )
-    raise NotKnown(f"--request: {said}")
-
-
-def render(record: Record) -> Table:
-    """One row for each thing that was decided or happened."""
+def render(told: Told) -> Table:
+    """One row for each thing that was decided or happened, and at last who tells it."""
+    record = told.record
     table = Table(title=f"request {escape(record.id)}: {record.outcome or record.state}", title_justify="left", show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, text in _rows(record):
         table.add_row(name, escape(text))
+    table.add_row("told by", escape(f"the {told.by} {told.at}{f', since {told.since}' if told.since else ''}"))
     return table
 
 

@@ -77,7 +77,7 @@ def render(found: Status) -> RenderableType:
     parts: list[RenderableType] = [table, Text(f"* {LEFT_OUT}{inside}{few}", style="dim"), _replicas(found)]
     for pool in found.pools:
         parts += [Text(f"{pool.pool}: {words}", style="yellow") for words in _besides(pool)]
-        parts += [Text(f"! {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
+        parts += [Text(f"! {pool.pool}: {alert.kind} {alert.message}", style="bold red") for alert in pool.alerts]
     parts += [Text(f"! {problem}", style="bold red") for problem in found.problems]
     silent = [name for name, state in found.gateways.items() if state != "ok"]
     if silent:

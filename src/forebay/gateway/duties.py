@@ -147,7 +147,10 @@ class Duties(Context, ABC):
     def _on_ejection(self, pool: PoolDesk, effect: Ejection | Listen) -> None:
         if isinstance(effect, Listen):
             self._listen(pool, effect)
-        elif isinstance(effect, Eject) and effect.locked:
+            return
+        if isinstance(effect, Eject):
+            pool.last_ejected = f"{effect.replica}: {effect.why}"
+        if isinstance(effect, Eject) and effect.locked:
             self._emit("engine_asks_key", f"{effect.replica} {effect.why}", pool.name)
         elif isinstance(effect, Eject):
             self._emit("replica_ejected", f"{effect.replica} for {effect.for_s:g} s: {effect.why}", pool.name)

@@ -142,6 +142,7 @@ class PoolDesk:
         "head",
         "input_tokens_max",
         "lacking",
+        "last_ejected",
         "long",
         "meters",
         "model",
@@ -211,6 +212,8 @@ class PoolDesk:
         self.roster = RosterPool(pool.name, ())
         """As the controller gave it, at…"""
         self.roster_at_s = 0.0
+        self.last_ejected = ""
+        """Which replica was the last to leave routing for a fault, and for which; empty: none has."""
         self.routed: tuple[str, ...] = ()
         """Its replicas, but for those that are ejected."""
         self._finished = 0

@@ -46,6 +46,7 @@ _CUT_SHORT = frozenset({How.TRUNCATED, How.FAILED})
 _ENDED_WELL: Final = How.COMPLETED
 _COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _SHED: Final = Outcome.SHED
+_NO_REPLICAS: Final = Refusal.NO_REPLICAS
 _NO_USAGE: Final = Usage(0, 0)
 _TURN: Final = Shortage.TURN.value
 _REFUSED_BY_ENGINE: Final = Outcome.REFUSED_BY_ENGINE
@@ -153,7 +154,16 @@ class Recorded(CallState, ABC):
 
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:
         """It was refused with ``reply``."""
+        failed, home = self._why, self._home
         self._why, self._retry_after_s = reply.message, reply.retry_after_s
+        if why is _NO_REPLICAS:  # the client is told that there is none, the operator why
+            if home.routed:
+                cause = f"Before that: {failed}" if failed else ""
+            elif home.outliers.out:
+                cause = f"None is in routing here; the last to go was {home.last_ejected}"
+            else:
+                cause = "None is in the roster here."
+            self._why = f"{reply.message} {cause}".rstrip()
         now_s = self._context.desk.now_s()
         if not self._wait_counted:
             self._queue_s = now_s - self._arrived_s

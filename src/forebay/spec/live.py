@@ -84,10 +84,10 @@ def _fixed_of(name: str, old: list[Pool | Tier | Model], new: list[Pool | Tier |
 
 
 def _bare(one: Pool | Tier | Model) -> Pool | Tier | Model:
-    """Without what may change."""
+    """Without what may change, and whether a context is written that is taken all the same."""
     if isinstance(one, Tier):
         return msgspec.structs.replace(one, aliases=(), **dict.fromkeys(_LIVE_OF_TIERS, 0.0))
-    return _bare_pool(one) if isinstance(one, Pool) else msgspec.structs.replace(one, aliases=())
+    return _bare_pool(one) if isinstance(one, Pool) else msgspec.structs.replace(one, aliases=(), context_written=True)
 
 
 def _bare_pool(pool: Pool) -> Pool:

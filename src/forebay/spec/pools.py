@@ -229,7 +229,8 @@ def check_reached(spec: Spec, pools: Mapping[str, Got], problems: Problems) -> N
                 f"{pool.model}, which pools.{before} serves already",
                 "a pool that something can be sent to",
                 f"every request for {pool.model} goes to {before}: put the engines of both into one pool, "
-                f"or give {pool.name} another model, a region of its own, or the long requests (pools.{before}.long_context)",
+                f"or give {pool.name} another model, adapters that are asked for by name (pools.{pool.name}.adapters), "
+                f"a region of its own, or the long requests (pools.{before}.long_context)",
             )
 
 

@@ -206,8 +206,9 @@ def _model(name: str, got: Got, served: Mapping[str, int], problems: Problems) -
         allowed = f"at most {longest}, the longest context of a profile that serves it"
         problems.add(got.at("context"), str(filled["context_tokens"]), allowed)
     aliases = tuple(item.value for item in got.get("aliases", ()))
-    return Model(name=name, aliases=aliases, **{**_context(longest), **filled})
+    context = {"context_written": True} if "context_tokens" in filled else _context(longest)
+    return Model(name=name, aliases=aliases, **{**context, **filled})
 
 
 def _context(tokens: int) -> dict[str, Any]:
-    return {"context_tokens": tokens} if tokens else {}
+    return {"context_tokens": tokens, "context_written": False} if tokens else {"context_written": False}

@@ -40,8 +40,9 @@ def _named(kind: str, old: tuple[Any, ...], new: tuple[Any, ...]) -> Iterator[st
     if came:
         yield f"{kind}: {', '.join(came)}"
     for name, one in after.items():
-        if name in before and before[name] != one:
-            yield f"{kind}.{name}: {', '.join(_fields(before[name], one))}"
+        fields = _fields(before[name], one) if name in before else []
+        if fields:
+            yield f"{kind}.{name}: {', '.join(fields)}"
 
 
 def _fields(old: msgspec.Struct, new: msgspec.Struct) -> list[str]:
@@ -49,7 +50,7 @@ def _fields(old: msgspec.Struct, new: msgspec.Struct) -> list[str]:
     found = []
     for field in new.__struct_fields__:
         was, now = getattr(old, field), getattr(new, field)
-        if was == now:
+        if was == now or field == "context_written":  # to write what is taken anyway changes nothing
             continue
         if isinstance(now, msgspec.Struct) and type(was) is type(now):
             found += [f"{field}.{each}" for each in _fields(was, now)]

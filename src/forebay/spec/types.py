@@ -26,6 +26,8 @@ class Model(msgspec.Struct, frozen=True):
     name: str
     context_tokens: int = 8192
     aliases: tuple[str, ...] = ()
+    context_written: bool = True
+    """The configuration says so; else it is a profile's, or the default."""
 
 
 class Slo(msgspec.Struct, frozen=True):

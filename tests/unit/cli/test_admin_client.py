@@ -1,5 +1,6 @@
 """How a verb finds a running Forebay, and what it says where there is none or another thing answers."""
 
+import contextlib
 import io
 import json
 import os
@@ -92,7 +93,8 @@ def test_the_fleet_that_was_found_elsewhere_is_named_by_its_state_folder(tmp_pat
     assert (
         capsys.readouterr().err == "forebay: nothing runs in .forebay here; this is the only one on this machine: --state /another/fleet\n"
     )
-    admin_client.gateway_urls(None, None)
+    with contextlib.suppress(BadInput), admin_client.history(None):
+        pass
     assert capsys.readouterr().err == "", "once is enough"
     (tmp_path / ".forebay").mkdir()
     write_value(tmp_path / ".forebay" / "up.json", HERE)
@@ -146,17 +148,25 @@ def test_an_address_that_is_none_is_no_traceback():
 
 def test_a_gateway_is_found_as_its_controller_is(tmp_path):
     with pytest.raises(NotRunning, match="name it with --gateway URL"):
-        admin_client.gateway_urls(None, None)
+        admin_client.instances(None, None)
     announce(Path("/somewhere"), HERE)
-    assert admin_client.gateway_urls(None, None) == (HERE.gateway,)
-    assert admin_client.gateway_urls("https://host/", None) == ("https://host",)
+    there = admin_client.Instance(Path("/somewhere"), (HERE.gateway,))
+    assert admin_client.instances(None, None) == (there,)
+    assert admin_client.instances("https://host/", None) == (admin_client.Instance(Path("/somewhere"), ("https://host",)),)
+    (tmp_path / ".forebay").mkdir()
+    write_value(tmp_path / ".forebay" / "up.json", Running("http://g:2", "http://a:2", 1))
+    here = admin_client.Instance(Path(".forebay"), ("http://g:2",))
+    assert admin_client.instances(None, None) == (here, there)
+    announce(tmp_path / ".forebay", Running("http://g:2", "http://a:2", os.getppid()))
+    assert len(admin_client.instances(None, None)) == 2, "the one here is asked once"
+    assert admin_client.instances(HERE.gateway + "/", None) == (there,)
 
 
 def test_behind_a_shared_address_each_gateway_is_found_by_its_own(tmp_path):
     own = {"gateway-0": "http://127.0.0.1:5", "gateway-1": "http://127.0.0.1:6"}
     write_value(tmp_path / "up.json", msgspec.structs.replace(HERE, gateways=own))
-    assert admin_client.gateway_urls(None, str(tmp_path)) == tuple(own.values())
-    assert admin_client.gateway_urls("http://host", str(tmp_path)) == ("http://host",)
+    assert admin_client.instances(None, str(tmp_path)) == (admin_client.Instance(tmp_path, tuple(own.values())),)
+    assert admin_client.instances("http://host", str(tmp_path)) == (admin_client.Instance(tmp_path, ("http://host",)),)
 
 
 def test_a_page_is_fetched_with_its_key_whatever_its_status(answers):

@@ -142,6 +142,17 @@ def test_a_model_context_below_that_of_its_emulated_engines_is_a_warning_with_bo
     assert [warning.startswith(said) for warning in warnings] == [True] * warned
 
 
+def test_a_context_that_nobody_wrote_is_not_told_as_a_line_of_the_file(tmp_path: Path) -> None:
+    """A pool without a profile leaves its model the default, which emulated engines of another pool of it don't heed."""
+    path = tmp_path / "forebay.yaml"
+    path.write_text(MINE.format(ttft="1s", rate="") + "  other: {model: chat, region: eu, attach: [http://127.0.0.1:9100]}\n")
+    text = path.read_text().replace("chat:", "chat:\n    region: us", 1)
+    path.write_text(text)
+    warnings = json.loads(runner.invoke(app, ["check", str(path), "--json", "-"]).stdout)["warnings"]
+    said = "models.chat.context is not set, and taken to be 8192, but emulated engines of pool chat take 131072 tokens"
+    assert [warning for warning in warnings if warning.startswith(said)], warnings
+
+
 def test_warm_nodes_are_for_the_lab_and_worth_a_share_of_the_price(tmp_path: Path) -> None:
     for share, told in ((0.1, 1), (1.0, 2)):
         file = tmp_path / "forebay.yaml"

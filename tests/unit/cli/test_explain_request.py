@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from forebay.adapters.sqlite import SqliteStore
 from forebay.admission.candidates import Candidate, Permit, TeamShare
 from forebay.admission.outcomes import Shortage
-from forebay.app.files import STORE_FILE, Running, write_value
-from forebay.cli import admin_client, explain_request
+from forebay.app.files import STORE_FILE, Announced, Running, write_value
+from forebay.cli import admin_client, explain_request, request_record
 from forebay.cli.admin_client import NotRunning
 from forebay.cli.main import app
 from forebay.domain.errors import BadInput
@@ -58,7 +58,7 @@ def gateway(monkeypatch):
 def shown(record):
     console = Console(width=160, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
     with console.file:
-        console.print(explain_request.render(record))
+        console.print(explain_request.render(request_record.Told(record, "gateway", "http://g")))
         return console.export_text()
 
 
@@ -154,14 +154,14 @@ def test_what_a_gateway_refuses_is_told_in_its_words(gateway):
     error = {"error": {"message": "No request with the id 'x' is here.", "type": "t", "param": None, "code": None}}
     gateway(404, error)
     with pytest.raises(BadInput, match="--request: No request with the id 'x' is here"):
-        explain_request.ask("http://g", "x", "")
+        request_record.ask("http://g", "x", "")
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"<html>"), (404, b"nginx"), (502, b"")])
 def test_another_thing_that_answers_is_no_gateway(gateway, status, body):
     gateway(status, body)
     with pytest.raises(NotRunning, match="not as a gateway of Forebay does"):
-        explain_request.ask("http://g", "x", "")
+        request_record.ask("http://g", "x", "")
 
 
 @pytest.mark.parametrize("words", [[], ["--gateway", "http://127.0.0.1:9"], ["--state", "nowhere"]])
@@ -170,7 +170,7 @@ def test_where_nothing_runs_it_is_said_where_a_gateway_is_looked_for_and_what_is
     monkeypatch.setattr(admin_client, "announced", list)
     given = {words[0]: words[1]} if words else {}
     with pytest.raises(NotRunning) as told:
-        explain_request.told("req-1", given.get("--gateway"), given.get("--state"), "")
+        request_record.told("req-1", given.get("--gateway"), given.get("--state"), "")
     assert "--gateway URL" in str(told.value)
     assert "ends with its process" in str(told.value)
 
@@ -206,7 +206,7 @@ FORWARDED = msgspec.structs.replace(RECORD, pool="chat/gateway-1", replica="", l
 
 @pytest.mark.parametrize("answers", [(RECORD, 404), (404, RECORD), (RECORD, GONE), (FORWARDED, RECORD), (RECORD, FORWARDED)])
 def test_whichever_gateway_has_the_request_tells_of_it_each_time(several, answers):
-    assert explain_request.told("req-1", None, several(*answers), "") == RECORD
+    assert request_record.told("req-1", None, several(*answers), "").record == RECORD
 
 
 HUNG = msgspec.structs.replace(
@@ -218,7 +218,7 @@ LEFT = msgspec.structs.replace(RECORD, outcome="client_gone")
 @pytest.mark.parametrize("answers", [(HUNG, LEFT), (LEFT, HUNG)])
 def test_one_that_hung_at_another_gateway_is_told_of_by_the_one_that_gave_it_up(several, answers):
     """To the other one it was a client that left, and that is what was told."""
-    assert explain_request.told("req-1", None, several(*answers), "") == HUNG
+    assert request_record.told("req-1", None, several(*answers), "").record == HUNG
 
 
 CONTINUED = msgspec.structs.replace(FORWARDED, continued=1, tried=("chat-1",), why="The engine's answer broke off (cut).")
@@ -228,7 +228,7 @@ ITS_END = msgspec.structs.replace(RECORD, arrived_unix_s=RECORD.arrived_unix_s +
 @pytest.mark.parametrize("answers", [(CONTINUED, ITS_END), (ITS_END, CONTINUED)])
 def test_a_stream_that_went_on_at_another_gateway_is_told_of_by_the_one_that_had_all_of_it(several, answers):
     """The other one knows of no failure, and counts the answer so far as prompt."""
-    assert explain_request.told("req-1", None, several(*answers), "") == CONTINUED
+    assert request_record.told("req-1", None, several(*answers), "").record == CONTINUED
 
 
 def test_so_it_is_from_the_history(tmp_path):
@@ -237,28 +237,28 @@ def test_so_it_is_from_the_history(tmp_path):
     for record in (before, HUNG, LEFT):
         store.append_finished([Finished("req-1", "search", 1.0, True, msgspec.Raw(msgspec.json.encode(record)))])
     store.close()
-    assert explain_request.recorded("req-1", str(tmp_path)) == HUNG
+    assert request_record.recorded("req-1", [tmp_path], "").record == HUNG
 
 
 def test_one_that_came_back_from_another_gateway_is_told_of_by_the_one_that_answered_it(several):
     refused = msgspec.structs.replace(RECORD, outcome="shed", arrived_unix_s=RECORD.arrived_unix_s + 1, total_s=0.1)
     back = msgspec.structs.replace(RECORD, left=("chat", "chat/gateway-1"))
-    assert explain_request.told("req-1", None, several(back, refused), "") == back
+    assert request_record.told("req-1", None, several(back, refused), "").record == back
 
 
-def test_where_no_gateway_knows_the_request_it_is_said_how_many_were_asked(several):
-    with pytest.raises(BadInput, match=r"is here\. \(2 gateways were asked\.\) "):
-        explain_request.told("req-1", None, several(404, 404), "")
-    with pytest.raises(BadInput, match=r"is here\..*; no answer from http://g:1"):
-        explain_request.told("req-1", None, several(404, GONE), "")
+def test_where_no_gateway_knows_the_request_it_is_said_which_were_asked(several):
+    with pytest.raises(BadInput, match=r"is here\. Asked: http://g:0, http://g:1\. "):
+        request_record.told("req-1", None, several(404, 404), "")
+    with pytest.raises(BadInput, match=r"is here\.; no answer from http://g:1 Asked: http://g:0\."):
+        request_record.told("req-1", None, several(404, GONE), "")
     with pytest.raises(NotRunning, match="no answer from http://g:1"):
-        explain_request.told("req-1", None, several(GONE, GONE), "")
+        request_record.told("req-1", None, several(GONE, GONE), "")
 
 
 def test_what_no_gateway_tells_and_what_the_history_lacks_are_two_sentences(several, tmp_path):
     SqliteStore(tmp_path / STORE_FILE).close()
     with pytest.raises(NotRunning, match=r"no answer from http://g:1\. Nor is it in the history"):
-        explain_request.told("req-1", None, several(GONE, GONE), "")
+        request_record.told("req-1", None, several(GONE, GONE), "")
 
 
 # -- what the gateway has forgotten ----------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ def test_after_forebay_has_ended_it_is_in_the_history(history):
 
 def test_what_is_in_neither_is_said_to_be_in_neither(gateway, history):
     gateway(404, {"error": {"message": "No request with the id 'req-9' is here."}})
-    with pytest.raises(BadInput, match=r"(?s)No request with the id 'req-9' is here.*Nor is it in the history, which keeps"):
+    with pytest.raises(BadInput, match=r"(?s)No request with the id 'req-9' is here.*Nor is it in the history .*, which keeps"):
         explain("req-9", "--gateway", "http://g", "--state", history)
 
 
@@ -308,7 +308,9 @@ UNAUTHORIZED = {"error": {"message": "Missing API key. Send 'Authorization: Bear
 
 def test_a_wrong_key_is_no_reason_to_look_elsewhere(gateway, history):
     gateway(401, UNAUTHORIZED)
-    with pytest.raises(BadInput, match="--key: found one that the gateway does not know; allowed: an API key of the request's team"):
+    with pytest.raises(
+        BadInput, match="--key: found one that the gateway http://g does not know; allowed: an API key of the request's team"
+    ):
         explain("req-1", "--gateway", "http://g", "--state", history, "--key", "sk-wrong")
 
 
@@ -322,3 +324,80 @@ def test_without_a_key_the_advice_is_in_words_of_the_command_and_not_of_http(gat
     with pytest.raises(BadInput, match=r"give --key KEY of the request's team.*\(--state\) needs none.*Nor is it in the history") as told:
         explain("req-9", "--gateway", "http://g", "--state", history)
     assert "Authorization" not in str(told.value)
+
+
+# -- who told it, and several fleets on one machine ---------------------------------------------------------------------------
+
+
+def test_what_is_told_says_whether_a_gateway_or_a_history_tells_it(gateway, history):
+    """A record of yesterday's fleet was taken for one of today's."""
+    gateway(200, RECORD)
+    assert "the gateway http://g " in explain("req-1", "--gateway", "http://g", "--state", history).output
+    assert json.loads(explain("req-1", "--gateway", "http://g", "--json", "-").output)["told_by"] == "gateway"
+    gateway(404, {"error": {"message": "No request with the id 'req-1' is here."}})
+    shown = " ".join(explain("req-1", "--gateway", "http://g", "--state", history).output.replace("│", " ").split())
+    assert f"told by the history {history}/forebay.db, since no gateway that was asked knows it any more" in shown.replace("/ ", "/")
+    told = json.loads(explain("req-1", "--gateway", "http://g", "--state", history, "--json", "-").output)
+    assert (told["told_by"], told["told_at"]) == ("history", f"{history}/forebay.db")
+    gateway(401, UNAUTHORIZED)
+    told = json.loads(explain("req-1", "--gateway", "http://g", "--state", history, "--json", "-").output)
+    assert told["told_since"] == "a gateway tells it by a --key of its team only"
+    told = json.loads(explain("req-1", "--state", history, "--json", "-").output)
+    assert told["told_since"] == "no gateway answers"
+
+
+@pytest.fixture
+def fleets(monkeypatch, tmp_path):
+    """Forebays on this machine, none of them here, by what each one's gateway answers; their state folders."""
+
+    def be(*answers):
+        monkeypatch.chdir(tmp_path)
+        states = [tmp_path / f"fleet-{number}" for number in range(len(answers))]
+        notes = [Announced(str(state), Running(f"http://g:{number}", "http://a:1", 1)) for number, state in enumerate(states)]
+        monkeypatch.setattr(admin_client, "announced", lambda: notes)
+
+        def fetch(url, key):
+            answer = answers[int(url.removeprefix("http://g:")[0])]
+            if isinstance(answer, Record):
+                return 200, msgspec.json.encode(answer)
+            return answer, msgspec.json.encode({"error": {"message": "No request with the id 'req-1' is here."}})
+
+        monkeypatch.setattr(admin_client, "fetch", fetch)
+        return states
+
+    return be
+
+
+@pytest.mark.parametrize("answers", [(404, RECORD), (RECORD, 404), (401, RECORD, 404)])
+def test_of_several_fleets_the_one_that_answered_the_request_is_found(fleets, answers):
+    """One of them was asked, or none: they were to be told apart by whoever had an id only."""
+    fleets(*answers)
+    found = request_record.told("req-1", None, None, "sk-1")
+    assert (found.record, found.at) == (RECORD, f"http://g:{answers.index(RECORD)}")
+
+
+def test_of_several_fleets_every_history_is_looked_at_but_of_those_that_refuse_the_key(fleets):
+    states = fleets(404, 404, 401)
+    for state in states[1:]:
+        store = SqliteStore(state / STORE_FILE)
+        store.append_finished([Finished("req-1", "search", 1.0, True, msgspec.Raw(msgspec.json.encode(RECORD)))])
+        store.close()
+    assert request_record.told("req-1", None, None, "sk-1").at == str(states[1] / STORE_FILE)
+    (states[1] / STORE_FILE).unlink()
+    with pytest.raises(BadInput) as told:
+        request_record.told("req-1", None, None, "sk-1")
+    for words in (
+        "Asked: http://g:0, http://g:1.",
+        "the gateway http://g:2 does not know",
+        f"no history at {states[0]}",
+        "alone is only found",
+    ):
+        assert words in str(told.value)
+
+
+def test_a_history_here_is_looked_at_beside_those_of_fleets_that_run_elsewhere(fleets, tmp_path):
+    fleets(404)
+    store = SqliteStore(tmp_path / ".forebay" / STORE_FILE)
+    store.append_finished([Finished("req-1", "search", 1.0, True, msgspec.Raw(msgspec.json.encode(RECORD)))])
+    store.close()
+    assert request_record.told("req-1", None, None, "").at == str(tmp_path / ".forebay" / STORE_FILE)

@@ -92,7 +92,7 @@ def test_what_was_refused_and_what_waits_of_batch_is_said_under_the_table():
     text = shown(status.render(msgspec.structs.replace(STATUS, pools=(busy,))))
     assert "chat: 52 of preemptible tiers wait" in text
     assert "chat: of 679 requests* of the last 5m 289 were refused, 3 broke off" in text
-    calm = msgspec.structs.replace(POOL, waiting_preemptible=0, unserved=dict.fromkeys(unserved, 0))
+    calm = msgspec.structs.replace(POOL, waiting_preemptible=0, unserved=dict.fromkeys(unserved, 0), alerts=())
     assert "chat: " not in shown(status.render(msgspec.structs.replace(STATUS, pools=(calm,))))
 
 
@@ -133,6 +133,16 @@ def test_words_of_others_are_shown_as_they_are():
     assert "[bold]3[/]" in text
 
 
+def test_an_alert_names_the_pool_that_it_is_of(capsys):
+    """Of three pools it was told that one had no replicas, not which."""
+    other = msgspec.structs.replace(POOL, pool="code", alerts=(Alert(AlertKind.NO_REPLICAS, "code", "none is there", 0.0),))
+    text = shown(status.render(msgspec.structs.replace(STATUS, pools=(POOL, other))))
+    assert "! chat: pool_exhausted no more" in text
+    assert "! code: no_replicas none is there" in text
+    explain.show(Explanation("code", "2026-11-29T08:00:00Z", 3, "demand", "open", TERMS, other.alerts))
+    assert "! code: no_replicas none is there" in capsys.readouterr().out
+
+
 def test_an_explanation_marks_what_binds():
     found = Explanation("chat", "2026-11-29T08:00:00Z", 3, "demand", "open", TERMS, (ALERT,))
     lines = shown(explain.render(found)).splitlines()
@@ -158,7 +168,7 @@ def test_the_verbs_ask_what_they_were_asked(answers):
     result = runner.invoke(app, ["explain", "--admin", "http://h:1", "--at", "2026-11-29T08:00:00Z", "--pool", "chat"])
     assert result.exit_code == 0
     assert WORDS in result.stdout
-    assert "! pool_exhausted no more" in result.stdout
+    assert "! chat: pool_exhausted no more" in result.stdout
     assert runner.invoke(app, ["status", "--admin", "http://h:1"]).exit_code == 0
     assert answers == [("http://h:1", "/v1/explain", {"pool": "chat", "at": "2026-11-29T08:00:00Z"}), ("http://h:1", "/v1/status", {})]
 

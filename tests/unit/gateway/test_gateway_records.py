@@ -103,7 +103,7 @@ def test_a_request_that_all_replicas_failed_tells_what_its_client_was_told(world
         assert answer.headers["x-forebay-pool"] == "chat"
         record = await record_of(front, "one")
         assert record.outcome in ("failed", "shed")
-        assert record.why == answer.json()["error"]["message"]
+        assert record.why == f"{answer.json()['error']['message']} Before that: The engine answered 500."
         assert int(answer.headers["retry-after-ms"]) == pytest.approx(record.retry_after_s * 1000, abs=1)
 
     world(test, refuses)
@@ -451,3 +451,21 @@ def test_who_waited_for_the_first_replica_is_not_told_to_wait_as_long_again(worl
     world(test, fifth_of_a_second)
     assert told["real_s"] == pytest.approx(2.3, abs=0.3)
     assert told["starts_in_s"] == pytest.approx(told["real_s"], rel=0.4)
+
+
+def test_one_that_was_refused_since_its_only_engine_is_dead_names_the_cause(world):
+    """It said that no replica can serve it: to the operator, who wants to know why there is none."""
+
+    async def test(front):
+        front.engines[0].stop()
+        for request_id in ("first", "second"):
+            assert (await front.ask(CHAT, named(request_id))).status == 503
+            record = await record_of(front, request_id)
+            assert record.reason == "no_replicas"
+            assert "None is in routing here; the last to go was r0: The engine could not be reached" in record.why
+        front.route()
+        await front.sleep(1.0)
+        assert (await front.ask(CHAT, named("third"))).status == 503
+        assert (await record_of(front, "third")).why.endswith("None is in the roster here.")
+
+    world(test, quick)

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from conftest import SPEC, TEAMS
+from gateway_values import SPEC, TEAMS
 from several_gateways import BODY, CHAT, several
 from test_gateway_several import hangs, whole
 

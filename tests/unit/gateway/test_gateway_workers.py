@@ -10,8 +10,8 @@ import random
 
 import msgspec
 import pytest
-from conftest import started
 from emulated_fleet import CAPACITY, CHAT, COMPLETIONS, body, completion, errors, fleet, text, without_time
+from gateway_front import started
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 from test_gateway_any_reads import EXAMPLES, LAST_CHUNK, answers, chunk, cut_anyhow, in_other_chunks

@@ -264,6 +264,11 @@ class TestMeaning:
         assert spec_of(text).models[0].context_tokens == 4096
         assert spec_of(text + "  b: {model: m, profile: tiny, engine: {kind: emulated}}\n").models[0].context_tokens == 16_384
 
+    def test_a_model_knows_whether_its_context_is_written(self) -> None:
+        assert not spec_of(POOL).models[0].context_written
+        assert not spec_of(POOL + "models: {m: {}}\n").models[0].context_written
+        assert spec_of(POOL + "models: {m: {context: 1000}}\n").models[0].context_written
+
     def test_the_only_model_need_not_be_named_by_its_pool(self) -> None:
         spec = spec_of(POOL + "models: {m: {context: 1000, aliases: [gpt-4o-mini]}}\n")
         assert (spec.pools[0].model, spec.models[0].aliases, spec.models[0].context_tokens) == ("m", ("gpt-4o-mini",), 1000)

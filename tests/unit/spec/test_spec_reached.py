@@ -35,6 +35,7 @@ def test_a_second_pool_that_nothing_can_be_sent_to_is_refused(pools: tuple[str, 
     assert "llama, which pools.p0 serves already" in problem.found
     assert "every request for llama goes to p0: put the engines of both into one pool" in problem.hint
     assert "pools.p0.long_context" in problem.hint
+    assert "adapters that are asked for by name (pools.p1.adapters)" in problem.hint
 
 
 @pytest.mark.parametrize(

@@ -64,3 +64,6 @@ def test_of_many_changes_the_first_are_told_and_the_rest_counted():
 
 def test_nothing_is_told_of_what_did_not_change():
     assert told() == ""
+    default = FILE.replace("context: 4096", "")
+    assert default != FILE
+    assert changes(decode(default, "f", PROFILES), decode(default.replace("m: {}", "m: {context: 8192}"), "f", PROFILES)) == ""

@@ -15,7 +15,7 @@ from forebay.domain.replica import ReplicaState, ReplicaView
 from forebay.ports.clock import Clock
 from forebay.ports.events import EventSink
 from forebay.ports.upstream import FetchFailed, Upstream, fetch, get_request
-from forebay.spec.types import Pool, Spec
+from forebay.spec.types import Model, Pool, Spec
 
 MODELS_PATH = "/v1/models"
 BODY_BYTES_MAX = 2**20
@@ -38,9 +38,9 @@ class Contexts:
     """Asks beside whoever shows it replicas; `close` ends what is under way."""
 
     def __init__(self, spec: Spec, upstream: Upstream, clock: Clock, sink: EventSink) -> None:
-        declared = {model.name: model.context_tokens for model in spec.models}
-        self._open = {pool.name: pool for pool in spec.pools if pool.model in declared}
-        self._tokens = {pool.name: _expected(pool, declared[pool.model]) for pool in self._open.values()}
+        models = {model.name: model for model in spec.models}
+        self._open = {pool.name: pool for pool in spec.pools if pool.model in models}
+        self._expected = {pool.name: expected(pool, models[pool.model]) for pool in self._open.values()}
         self._tries = dict.fromkeys(self._open, 0)
         self._pools = dict(self._open)
         self._anew: frozenset[str] = frozenset()
@@ -89,11 +89,10 @@ class Contexts:
             names = ", ".join(one.id for one in found[:NAMES_TOLD_MAX])
             what = f"{view.id} at {view.url} serves {names}, and not {pool.model}"
             self._emit("model_differs", pool, f"{what}: call the model so, or start it with --served-model-name {pool.model}")
-        told, declared = _told(found, pool.model), self._tokens[pool.name]
-        if told is not None and told != declared:
-            which = f"models.{pool.model}.context is {declared}, but {view.id} takes {told} tokens"
-            words = f"{which}: {consequence(declared, told)}; set it to {told}, or start the engine with {declared}"
-            self._emit("context_differs", pool, words)
+        told, here = _told(found, pool.model), self._expected[pool.name]
+        if told is not None and told != here.tokens:
+            words = f"{here.whence}, but {view.id} takes {told} tokens: {consequence(here.tokens, told)}; {here.mend(told)}"
+            self._emit("context_differs", pool, f"{words}, or start the engine with {here.tokens}")
 
     def _emit(self, kind: str, pool: Pool, words: str) -> None:
         self._sink.emit(Event(kind, self._clock.now_s(), self._clock.wall_s(), pool.name, words))
@@ -104,9 +103,31 @@ def consequence(declared: int, told: int) -> str:
     return "what is longer is booked with too few tokens" if declared < told else "what is longer is let through, and the engine refuses it"
 
 
-def _expected(pool: Pool, declared: int) -> int:
+class Expected(msgspec.Struct, frozen=True):
+    """The context that engines of a pool are taken to have, and who says so: nobody is told of a line that is not in their file."""
+
+    tokens: int
+    whence: str
+    smaller: str
+    """What to do for it to be less; ``{}`` stands for how many tokens…"""
+    larger: str
+    """…and to be more."""
+
+    def mend(self, tokens: int) -> str:
+        """What to do for it to be ``tokens``."""
+        return (self.smaller if tokens < self.tokens else self.larger).format(tokens)
+
+
+def expected(pool: Pool, model: Model) -> Expected:
     """One pool of a model may hold less than another: its profile says so."""
-    return min(declared, pool.profile.context_tokens) if pool.profile is not None else declared
+    path, tokens, profile = f"models.{model.name}.context", model.context_tokens, pool.profile
+    if profile is not None and (profile.context_tokens < tokens or (profile.context_tokens == tokens and not model.context_written)):
+        whence = f"the context of {profile.name}, the profile of pool {pool.name}, is {profile.context_tokens}"
+        other = f"give the pool a profile with a context of {{}} (profiles.{profile.name})"
+        return Expected(profile.context_tokens, whence, other if model.context_written else f"set {path} to {{}}", other)
+    if model.context_written:
+        return Expected(tokens, f"{path} is {tokens}", "set it to {}", "set it to {}")
+    return Expected(tokens, f"{path} is not set, and taken to be {tokens}", "set it to {}", "set it to {}")
 
 
 def _models(body: bytes) -> list[_Model]:

@@ -1,41 +1,17 @@
 """A pool to ask another autoscaler about: observations made by hand, and a driver that carries desired count and memory along."""
 
 import pytest
+from baseline_pool import POOL, PROFILE
 
-from forebay.domain.profile import ColdStart, Profile, StepLaw
 from forebay.domain.replica import ReplicaState
 from forebay.domain.scaling import Observation, ReplicaObservation
 from forebay.domain.signal import Known, Unknown
 from forebay.scaling.baselines.frame import Framed, Limits
 from forebay.scaling.baselines.settings import Targets, targets
 from forebay.scaling.capacity import pool_capacity
-from forebay.spec.types import EngineKind, Pool, Scaling, Slo
 
 WALL_S = 1_790_000_000.0
 SIGNALS = ("waiting", "running", "kv", "gpu", "queued_tokens")
-
-PROFILE = Profile(
-    name="round",
-    model="m",
-    hardware="h",
-    gpus=1,
-    law=StepLaw(base_s=0.010, per_sequence_s=0.0001, per_kv_token_s=1e-7, per_prefill_token_s=1e-5),
-    sequences_max=256,
-    kv_tokens=100_000,
-    block_tokens=16,
-    prefill_chunk_tokens=2000,
-    kv_bytes_per_token=1000,
-    context_tokens=32_768,
-    cold_start=ColdStart(270.0, 7e10, 1.5e9, 43.0),
-)
-POOL = Pool(
-    "chat",
-    "m",
-    EngineKind("emulated"),
-    PROFILE,
-    Slo(ttft_s=1.0, itl_s=0.05),
-    Scaling(min_replicas=1, max_replicas=100, prompt_tokens=1000, output_tokens=200),
-)
 
 
 class Driver:

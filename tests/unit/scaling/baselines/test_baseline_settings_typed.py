@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import POOL
+from baseline_pool import POOL
 
 from forebay.domain.errors import BadInput
 from forebay.domain.scaling import MEMORY_BYTES_MAX
