@@ -59,7 +59,7 @@ world: setup ## simulated worlds with seeded faults
 
 test-vllm: setup ## the first path over two real vLLM replicas on the CPU (installs vLLM into .venv-vllm: 3.4 GB)
 	tools/vllm/install.sh .venv-vllm
-	$(BIN)/python -m pytest -q -s -m vllm -o timeout=1800 tests/e2e/test_vllm.py tests/e2e/test_vllm_continues.py tests/e2e/test_vllm_key.py tests/e2e/test_vllm_background.py tests/e2e/test_vllm_clients.py
+	$(BIN)/python -m pytest -q -s -m vllm -o timeout=1800 tests/e2e/test_vllm.py tests/e2e/test_vllm_continues.py tests/e2e/test_vllm_key.py tests/e2e/test_vllm_background.py tests/e2e/test_vllm_clients.py tests/e2e/test_vllm_shares.py
 
 bench: setup ## the gateway's and the controller's measured numbers, as ratios
 	$(BIN)/python bench/gateway_vs_nginx.py

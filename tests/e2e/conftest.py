@@ -1,5 +1,7 @@
 """A whole Forebay as people run it: `forebay up` in processes of its own, looked at through its admin API, asked through the `openai` client.
 
+And a real vLLM on the CPU, for the tests that stand it behind such a Forebay.
+
 Everything that such a Forebay has started is remembered, so that a test can say that nothing is left, and so that a test
 that failed leaves nothing either. Nothing here measures time: every wait polls a condition and is generous.
 """
@@ -9,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,10 +24,17 @@ from typing import Any, TypeVar
 import openai
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 T = TypeVar("T")
 FOREBAY = (sys.executable, "-m", "forebay.cli.main")
 ROOT = Path(__file__).resolve().parents[2]
+VLLM = ROOT / ".venv-vllm"
+VLLM_START_S = 600.0
+"""A start takes 30 s on quiet cores, and minutes on busy ones."""
+VLLM_OPTIONS = "--dtype float32 --enforce-eager --max-model-len 2048 --block-size 32"
+VLLM_PLACES = {"--max-num-seqs": "4", "--kv-cache-memory-bytes": str(4096 * 6144)}
+"""Unless a test says otherwise: KV of 4,096 tokens of 6,144 bytes."""
 WAIT_S = 45.0
 POLL_S = 0.05
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -35,6 +45,13 @@ def _fetch(url: str, body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     with _DIRECT.open(urllib.request.Request(url, data, {"content-type": "application/json"}), timeout=20) as answer:
         return json.loads(answer.read() or b"null")
+
+
+def _sums(url: str, *names: str) -> list[float]:
+    """Of a page of metrics, what each of these families adds up to."""
+    with _DIRECT.open(f"{url}/metrics", timeout=10) as answer:
+        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+    return [sum(sample.value for sample in families[name].samples if not sample.name.endswith("_created")) for name in names]
 
 
 def _wait_until(look: Callable[[], T], what: str, seconds: float = WAIT_S) -> T:
@@ -294,6 +311,57 @@ def up(tmp_path: Path) -> Iterator[UpFactory]:
         one.close()
 
 
+@pytest.fixture(scope="module")
+def real_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Starts a vLLM with the tiny model, options and variables of its own added, and gives its address; it lives as long as a file's tests."""
+    if not any(VLLM.glob(".installed-*")):
+        pytest.skip("no real vLLM is installed: `make test-vllm` installs it and runs this")
+    made: list[subprocess.Popen[bytes]] = []
+
+    def make(*options: str, **variables: str) -> str:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = str(taken.getsockname()[1])
+        words = [
+            str(VLLM / "bin" / "vllm"),
+            "serve",
+            str(VLLM / "tiny"),
+            "--served-model-name",
+            "tiny",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            port,
+        ]
+        places = [word for option, value in VLLM_PLACES.items() if option not in options for word in (option, value)]
+        quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        output = tmp_path_factory.mktemp("vllm") / "vllm.log"
+        with output.open("wb") as log:
+            command = [*words, *VLLM_OPTIONS.split(), *places, *options]
+            environment = {**os.environ, **quiet, **variables}
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True)
+        made.append(process)
+        url = f"http://127.0.0.1:{port}"
+
+        def healthy() -> bool:
+            assert process.poll() is None, f"vLLM ended with {process.returncode}:\n{output.read_text(errors='replace')[-3000:]}"
+            with _DIRECT.open(f"{url}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+
+        _wait_until(healthy, "vLLM", VLLM_START_S)
+        return url
+
+    yield make
+    for process in made:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)  # its engine core is another process of the group
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(60)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 @pytest.fixture(scope="session")
 def wait_until() -> Callable[..., Any]:
     """Waits for the first true answer of a function."""
@@ -310,3 +378,9 @@ def wait_until_async() -> Callable[..., Any]:
 def fetch() -> Callable[..., Any]:
     """GETs a URL, or POSTs a value, as JSON."""
     return _fetch
+
+
+@pytest.fixture(scope="session")
+def sums() -> Callable[..., list[float]]:
+    """Of an address' page of metrics, what each of the named families adds up to."""
+    return _sums

@@ -1,21 +1,9 @@
 """A real vLLM with its store of responses on: what goes on in the background takes its places one after the other, and every token is metered."""
 
 import asyncio
-import os
-import signal
-import socket
-import subprocess
-import urllib.request
-from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-ROOT = Path(__file__).resolve().parents[2]
-VLLM = ROOT / ".venv-vllm"
-START_S = 600.0
-"""As in `test_vllm`: a start takes 40 s on quiet cores, and minutes on busy ones."""
-OPTIONS = "--dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 4 --block-size 32 --kv-cache-memory-bytes 25165824"
 CONFIG = """
 models: {{tiny: {{context: 2048}}}}
 profiles:
@@ -41,55 +29,16 @@ TOKENS = 200
 WAIT_MAX = 2
 """What has just come counts as waiting until the engine's next step; past the gateway it was eight."""
 SOON_S = 120.0
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.vllm,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(not any(VLLM.glob(".installed-*")), reason="no real vLLM is installed: `make test-vllm` installs it and runs this"),
 ]
 
 
-def sums(url, *names):
-    """Of a page of metrics, what each of these families adds up to."""
-    page = _DIRECT.open(f"{url}/metrics", timeout=10).read().decode()
-    families = {family.name: family for family in text_string_to_metric_families(page)}
-    return [sum(sample.value for sample in families[name].samples if not sample.name.endswith("_created")) for name in names]
-
-
-@pytest.fixture
-def vllm(tmp_path, wait_until):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    command = [str(VLLM / "bin" / "vllm"), "serve", str(VLLM / "tiny"), "--served-model-name", "tiny", "--host", "127.0.0.1"]
-    with (tmp_path / "vllm.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--port", str(port), *OPTIONS.split()],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **quiet, "VLLM_ENABLE_RESPONSES_API_STORE": "1"},
-            start_new_session=True,
-        )
-
-    def answers():
-        try:
-            return _DIRECT.open(f"{url}/health", timeout=5).status == 200
-        except OSError:
-            return process.poll() is not None
-
-    try:
-        wait_until(answers, "vLLM", START_S)
-        yield url
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
-
-
-def test_a_real_vllm_works_in_the_background_within_its_places_and_is_metered(up, vllm):
+def test_a_real_vllm_works_in_the_background_within_its_places_and_is_metered(up, real_vllm, sums):
+    vllm = real_vllm(VLLM_ENABLE_RESPONSES_API_STORE="1")
     fleet = up(CONFIG.format(url=vllm)).until_ready()
     fleet.ready(1)
     waiting = []

@@ -4,27 +4,12 @@ One engine is started and attached, with tools and its store of responses on. Th
 looked at is what the clients' own types make of the answers, and that the usage is vLLM's.
 """
 
-import os
-import signal
-import socket
-import subprocess
-import urllib.error
-import urllib.request
-from pathlib import Path
-
 import anthropic
 import openai
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-VLLM = ROOT / ".venv-vllm"
 KEY = "sk-of-a-client-0123456789"
-START_S = 600.0
-"""As in `test_vllm`: a start takes 40 s on quiet cores, and minutes on busy ones."""
-OPTIONS = (
-    "--dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 4 --block-size 32 --kv-cache-memory-bytes 25165824 "
-    "--enable-auto-tool-choice --tool-call-parser hermes"
-)
+OPTIONS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 CONFIG = """
 models: {{tiny: {{context: 2048}}}}
 teams: {{search: {{keys: [{{key: {key}, tier: interactive}}]}}}}
@@ -48,39 +33,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.vllm,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(not any(VLLM.glob(".installed-*")), reason="no real vLLM is installed: `make test-vllm` installs it and runs this"),
 ]
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def is_up(url):
-    try:
-        with _DIRECT.open(url + "/health", timeout=5) as answer:
-            return answer.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-@pytest.fixture
-def vllm(tmp_path, wait_until):
-    """The address of a vLLM that calls tools and keeps responses."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    env = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    env["VLLM_ENABLE_RESPONSES_API_STORE"] = "1"
-    command = [str(VLLM / "bin" / "vllm"), "serve", str(VLLM / "tiny"), "--served-model-name", "tiny", "--host", "127.0.0.1"]
-    with (tmp_path / "vllm.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--port", str(port), *OPTIONS.split()], stdout=log, stderr=log, env={**os.environ, **env}, start_new_session=True
-        )
-    try:
-        wait_until(lambda: process.poll() is not None or is_up(url), "vLLM", START_S)
-        yield url
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
 
 
 def chats(client):
@@ -148,7 +101,8 @@ def messages(client):
         client.messages.create(model="another", messages=MESSAGES, max_tokens=8)
 
 
-def test_the_official_clients_are_served_by_a_real_vllm(up, vllm):
+def test_the_official_clients_are_served_by_a_real_vllm(up, real_vllm):
+    vllm = real_vllm(*OPTIONS, VLLM_ENABLE_RESPONSES_API_STORE="1")
     fleet = up(CONFIG.format(url=vllm, key=KEY)).until_ready()
     fleet.ready(1)
     url = fleet.gateway

@@ -9,13 +9,7 @@ import asyncio
 import json
 import os
 import random
-import signal
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +22,6 @@ from forebay.spec.types import DEFAULT_TIERS, EngineKind, Model, Pool, Spec
 from forebay.testing.events import ListSink
 from forebay.testing.raw_client import RawClient, Response
 
-VLLM = Path(__file__).resolve().parents[2] / ".venv-vllm"
-PORT = 8461
-START_S = 600.0
 CASES = 12
 CAPACITY = Capacity(24_000, 4, 50_000, 10_000.0, 1_000.0, 2048)
 WORDS = ("water", "gate", "flow", "é", "日本", "def", "return", "import", "class", "if", "123", "**", "==", "{}", "[x]")
@@ -40,52 +31,7 @@ JSON = {"content-type": "application/json"}
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.vllm,
-    pytest.mark.skipif(not any(VLLM.glob(".installed-*")), reason="no real vLLM is installed: `make test-vllm` installs it and runs this"),
 ]
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a vLLM with the tiny model."""
-    given = os.environ.get("FOREBAY_VLLM_URL", "")
-    if given:
-        yield given
-        return
-    command = [
-        str(VLLM / "bin" / "vllm"),
-        "serve",
-        str(VLLM / "tiny"),
-        "--served-model-name",
-        "tiny",
-        "--port",
-        str(PORT),
-        "--enforce-eager",
-    ]
-    command += ["--dtype", "float32", "--max-model-len", "2048", "--max-num-seqs", "4", "--block-size", "32"]
-    command += ["--kv-cache-memory-bytes", "25165824", "--host", "127.0.0.1"]
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    with (tmp_path_factory.mktemp("vllm") / "vllm.log").open("wb") as log:
-        process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
-    try:
-        url = f"http://127.0.0.1:{PORT}"
-        _wait_ready(url, process)
-        yield url
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
-    give_up_s = time.monotonic() + START_S
-    while time.monotonic() < give_up_s:
-        assert process.poll() is None, "vLLM did not start"
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=5)
-        except OSError:
-            time.sleep(1.0)
-        else:
-            return
-    pytest.fail("vLLM does not get ready")
 
 
 class Cutter:
@@ -163,7 +109,9 @@ async def _ask(port: int, path: str, body: dict[str, Any]) -> Response:
     return answer
 
 
-def test_a_real_stream_that_is_cut_anywhere_goes_on_token_for_token(engine: str) -> None:
+def test_a_real_stream_that_is_cut_anywhere_goes_on_token_for_token(request: pytest.FixtureRequest) -> None:
+    engine: str = os.environ.get("FOREBAY_VLLM_URL", "") or request.getfixturevalue("real_vllm")()
+
     async def main() -> int:
         cutters: list[Cutter] = []
         cutters += [Cutter(engine, cutters), Cutter(engine, cutters)]

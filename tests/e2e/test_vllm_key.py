@@ -2,22 +2,12 @@
 
 import asyncio
 import json
-import os
-import signal
-import socket
-import subprocess
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-VLLM = ROOT / ".venv-vllm"
 KEY = "sk-real-vllm-0123456789"
-START_S = 600.0
-"""As in `test_vllm`: a start takes 40 s on quiet cores, and minutes on busy ones."""
-OPTIONS = "--dtype float32 --enforce-eager --max-model-len 2048 --max-num-seqs 4 --block-size 32 --kv-cache-memory-bytes 25165824"
 CONFIG = """
 models: {{tiny: {{context: 2048}}}}
 pools:
@@ -32,7 +22,6 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.vllm,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(not any(VLLM.glob(".installed-*")), reason="no real vLLM is installed: `make test-vllm` installs it and runs this"),
 ]
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -48,32 +37,8 @@ def status(url, path, key=""):
         return error.code
 
 
-@pytest.fixture
-def vllm(tmp_path, wait_until):
-    """The address of a vLLM that wants `KEY`."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    quiet = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    command = [str(VLLM / "bin" / "vllm"), "serve", str(VLLM / "tiny"), "--served-model-name", "tiny", "--host", "127.0.0.1"]
-    with (tmp_path / "vllm.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--port", str(port), *OPTIONS.split()],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **quiet, "VLLM_API_KEY": KEY},
-            start_new_session=True,
-        )
-    try:
-        wait_until(lambda: process.poll() is not None or status(url, "/health") == 200, "vLLM", START_S)
-        yield url
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(60)
-
-
-def test_a_real_vllm_with_a_key_is_attached_and_serves(up, vllm, monkeypatch, wait_until):
+def test_a_real_vllm_with_a_key_is_attached_and_serves(up, real_vllm, monkeypatch, wait_until):
+    vllm = real_vllm(VLLM_API_KEY=KEY)
     assert {path: status(vllm, path) for path in GUARDED} == dict.fromkeys(GUARDED, 401)
     assert {path: status(vllm, path, KEY) in {200, 400} for path in GUARDED} == dict.fromkeys(GUARDED, True)
     assert {path: status(vllm, path) in {200, 400} for path in OPEN} == dict.fromkeys(OPEN, True), "the docs name what is open"

@@ -15,6 +15,7 @@ BLOCK_BYTES = 512
 BLOCKS_MAX = 64
 """A longer prompt is known by its first 32 kB: whoever shares those most likely shares what follows, and hashing costs."""
 BLOCKS_PER_REPLICA_MAX = 65_536
+BYTES_MAX: Final = BLOCKS_MAX * BLOCK_BYTES
 REPLICAS_MAX = 4096
 _PROMPT_KEYS = (b'"messages"', b'"prompt"', b'"input"')
 MANY: Final = -1
@@ -38,21 +39,29 @@ class Prefix(NamedTuple):
         return min(blocks * self.block_tokens, max(0, uncached_tokens - 1))
 
 
-def prefix_of(body: bytes, body_bytes: int, prompt_tokens: int, model: str) -> Prefix | None:
-    """Of a request for ``model`` (adapters share no cache) whose body of ``body_bytes`` begins with ``body``; None: less than a block."""
-    hashes = chain(body, model)
+def prefix_of(body: bytes, body_bytes: int, prompt_tokens: int, model: str, salt: str = "", lead: bytes = b"") -> Prefix | None:
+    """Of a request for ``model`` whose body of ``body_bytes`` begins with ``body``; None: less than a block.
+
+    Adapters share no cache, nor do requests with another ``salt``. ``lead``: what the prompt begins with, wherever in the body it stands.
+    """
+    hashes = chain(body, f"{model}\0{salt}" if salt else model, lead)
     return Prefix(hashes, max(1, BLOCK_BYTES * prompt_tokens // body_bytes)) if hashes else None
 
 
-def chain(body: bytes, model: str = "") -> Chain:
-    """The chain of a request body, from where its prompt begins: fields before it may differ. A part of a block counts for nothing."""
+def chain(body: bytes, cache: str = "", lead: bytes = b"") -> Chain:
+    """The chain of ``lead`` and a request body, from where its prompt begins: fields before it may differ.
+
+    A part of a block counts for nothing. Those of another ``cache`` have no hash in common.
+    """
     start = -1
     for key in _PROMPT_KEYS:
         start = body.find(key, 0, _LOOK_BYTES)
         if start >= 0:
             break
     start = max(start, 0)
-    value, hashes = hash(model), []
+    if lead:
+        body, start = lead[:BYTES_MAX] + body[start : start + BYTES_MAX], 0
+    value, hashes = hash(cache), []
     for begin in range(start, min(len(body) - BLOCK_BYTES, start + (BLOCKS_MAX - 1) * BLOCK_BYTES) + 1, BLOCK_BYTES):
         value = hash((value, body[begin : begin + BLOCK_BYTES]))
         hashes.append(value)

@@ -58,6 +58,8 @@ def booked(permits: Iterable[Ticket], beside_tokens: int = 0) -> tuple[int, int]
             most += prompt
         else:
             shared = ticket.spared if ticket.spared > ticket.met else ticket.met
+            if shared and ticket.prefix is not None:  # and what it goes on with may be the same for a part of a block
+                shared = min(ticket.prompt, shared + ticket.prefix.block_tokens)
             least += ticket.prompt + ticket.emitted - shared
             most += prompt + ticket.emitted + UNREPORTED_TOKENS * ticket.sequences
     return least, most

@@ -7,7 +7,7 @@ leave changes nothing, so a question is asked by joining.
 
 Whether an engine shares is taken from what it tells: of each answered request, how much of what running ones held of its prompt, when
 it was sent, was found cached. One that tells nothing (no prefix cache, or no word of it) is believed in nothing, and each prompt
-counts in full, as where bytes only look the same (another salt, other tools). Where it shares in part, each further holder of a
+counts in full, as where bytes only look the same (other tools). Where it shares in part, each further holder of a
 block takes the rest of it anew. It is told when a request ends, so an engine that shares no more is overfilled until those end that
 were sent by then; it preempts, and the budget is corrected by that and by what it holds (`reconcile`).
 

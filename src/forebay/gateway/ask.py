@@ -26,6 +26,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     return_token_ids: bool | None = None
     stop: str | list[str] | None = None
     include_stop_str_in_output: bool | None = None
+    cache_salt: str | list[str] | None = None
+    """vLLM's and SGLang's: it shares what it has cached with requests of the same salt only."""
 
 
 class LooseAsk(Ask, frozen=True, gc=False):
@@ -76,3 +78,11 @@ class ResponsesAsk(Ask, frozen=True, gc=False):
     background: bool | None = None
     request_id: str | None = None
     """vLLM's: what it will call the response."""
+
+
+class Lead(msgspec.Struct, gc=False):
+    """What ``/v1/messages`` and ``/v1/responses`` have for a prompt's beginning, in the order in which engines put it."""
+
+    system: msgspec.Raw = NOTHING
+    instructions: msgspec.Raw = NOTHING
+    tools: msgspec.Raw = NOTHING

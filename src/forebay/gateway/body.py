@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from forebay.gateway.answers import ErrorReply, bad_request
-from forebay.gateway.ask import NOTHING, Ask, ListedAsk, LooseAsk, OneAsk, ResponsesAsk
+from forebay.gateway.ask import NOTHING, Ask, Lead, ListedAsk, LooseAsk, OneAsk, ResponsesAsk
 from forebay.gateway.prompts import conversations_in, prompts_in
 
 _PATH = re.compile(r" - at `\$\.?([^`]*)`")
@@ -33,6 +33,8 @@ _NOT_IN_STRINGS = frozenset(b":,]} \t\r\n")
 """One of these follows the end of a string; its beginning is followed by another, mostly."""
 
 
+LED_BYTES_MAX: Final = 1024 * 1024
+"""Of a longer body it is not looked what its prompt begins with: that takes 0.4 µs a kB."""
 CHOICES_MAX: Final = 16_384
 """vLLM's bound of ``n`` (``VLLM_MAX_N_SEQUENCES``); OpenAI's is 128."""
 
@@ -190,6 +192,20 @@ def decode_responses(body: bytes) -> ResponsesAsk | ErrorReply:
         )
         return bad_request(message, param="request_id")
     return ask
+
+
+_decode_lead = msgspec.json.Decoder(Lead).decode
+
+
+def lead_of(body: bytes) -> bytes:
+    """What a prompt begins with, as it is written in ``body``, where official clients have it behind the messages."""
+    if len(body) > LED_BYTES_MAX:
+        return b""
+    try:
+        lead = _decode_lead(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b""
+    return b"".join([lead.system, lead.instructions, lead.tools])
 
 
 def rewritten(body: bytes, model: str | None, drop_tier: bool) -> bytes | ErrorReply:

@@ -17,7 +17,7 @@ from forebay.domain.shape import Shape
 from forebay.gateway import hops, long_context, overflow, reloading, shutting
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.ask import Ask
-from forebay.gateway.body import choices_of, output_tokens_max, previous_of
+from forebay.gateway.body import choices_of, lead_of, output_tokens_max, previous_of
 from forebay.gateway.bounds import HELD_IDS_BYTES_MAX
 from forebay.gateway.catalogue import Catalogue, no_model
 from forebay.gateway.conversations import Seek
@@ -342,17 +342,20 @@ class Gateway(Door):
         way, spoken = b"", route.generates and not route.multipart
         if pool.long is not None and spoken and kept is None and ask.model not in self._catalogue.adapters:
             asked = long_context.Asked(caller.team, size, output_tokens_max(ask), choices_of(ask), sized, shape.prompts)
-            prefix_of_shape = partial(self._prefix, pool, ask, body, size)
+            prefix_of_shape = partial(self._prefix, pool, ask, body, size, typed=route.typed)
             pool, shape, way = pool.long.choose(self.desk.estimator, asked, shape, prefix_of_shape, caller.residency)
         call = call_for(route, request)(self, connection, request, pool, pool.meters[tier.name], ask, caller.team, body, request_id)
         connection.reply = call
         call.sized, call.way, call.kept_at = sized, way, kept.replica if kept is not None else ""
-        prefix = self._prefix(pool, ask, body, size, shape) if pool.by_prefix and spoken and not history_tokens else None
+        looks = pool.by_prefix and spoken and not history_tokens
+        prefix = self._prefix(pool, ask, body, size, shape, typed=route.typed) if looks else None
         call.start(tier, shape, self.clock.now_s(), request.facts.patience_s, prefix)
 
-    def _prefix(self, pool: PoolDesk, ask: Ask, body: bytes, size: int, shape: Shape) -> Prefix | None:
-        """What of its prompt may be cached: one model has one cache under all its aliases, and each adapter its own."""
-        return prefix_of(body, size, shape.prompt_tokens, ask.model if ask.model in self._catalogue.adapters else pool.model)
+    def _prefix(self, pool: PoolDesk, ask: Ask, body: bytes, size: int, shape: Shape, *, typed: bool = False) -> Prefix | None:
+        """What of its prompt may be cached: one model has one cache under all its aliases, each adapter its own, and so each salt."""
+        model, salt = ask.model if ask.model in self._catalogue.adapters else pool.model, ask.cache_salt
+        apart = salt if type(salt) is str else repr(salt) if salt else ""
+        return prefix_of(body, size, shape.prompt_tokens, model, apart, lead_of(body) if typed else b"")
 
     def _ask_holder(self, connection: ClientConnection, request: Request, response_id: str, methods: tuple[bytes, ...]) -> None:
         """An answer is asked for that some engine keeps."""

@@ -214,7 +214,7 @@ def test_at_least_one_token_of_a_prompt_is_prefilled() -> None:
     assert FIRST.cached_tokens(4, 0) == 0
 
 
-def test_a_block_takes_its_share_of_the_prompt_and_adapters_share_no_cache() -> None:
+def test_a_block_takes_its_share_of_the_prompt_and_adapters_share_no_cache_nor_do_salts() -> None:
     body = b'{"model":"m","messages":"' + b"x" * 3 * BLOCK_BYTES + b'"}'
     prefix = prefix_of(body, 8000, 2000, "m")
     assert prefix is not None
@@ -222,4 +222,8 @@ def test_a_block_takes_its_share_of_the_prompt_and_adapters_share_no_cache() -> 
     other = prefix_of(body, 8000, 2000, "m-lora")
     assert other is not None
     assert set(other.chain).isdisjoint(prefix.chain)
+    salted = prefix_of(body, 8000, 2000, "m", "mine")
+    assert salted is not None
+    assert set(salted.chain).isdisjoint(prefix.chain)
+    assert salted == prefix_of(body, 8000, 2000, "m", "mine")
     assert prefix_of(body[:300], 300, 75, "m") is None

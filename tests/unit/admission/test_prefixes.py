@@ -26,6 +26,14 @@ def test_what_comes_before_the_prompt_does_not_matter() -> None:
     assert chain(body("x" * 5000, "y", '"seed":1,')) == chain(body("x" * 5000, "y", '"user":"somebody else","seed":2,'))
 
 
+def test_what_a_prompt_begins_with_stands_before_it_in_the_chain() -> None:
+    lead = b"l" * 3 * BLOCK_BYTES
+    one, other = chain(body("x" * 1000, "y"), lead=lead), chain(body("z" * 1000, "y"), lead=lead)
+    assert one[:3] == other[:3]
+    assert set(one[3:]).isdisjoint(other[3:])
+    assert len(chain(b"", lead=lead * BLOCKS_MAX)) == BLOCKS_MAX
+
+
 def test_a_body_of_less_than_a_block_has_no_chain() -> None:
     assert chain(b'{"messages":[]}') == ()
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.admission.prefixes import Prefix
 from forebay.admission.reconcile import (
     BRAKE_MAX,
     RATIO_MAX,
@@ -144,10 +145,10 @@ def test_whatever_is_read_the_budget_stays_within_its_bounds(readings):
 
 
 class Permit:
-    def __init__(self, prompt, emitted=0, expected=100, outstanding=0, whole=False, spared=0, sequences=1, beside=0, met=0):
+    def __init__(self, prompt, emitted=0, expected=100, outstanding=0, whole=False, spared=0, sequences=1, beside=0, met=0, prefix=None):
         self.prompt, self.emitted, self.expected, self.outstanding = prompt, emitted, expected, outstanding
         self.whole, self.spared, self.sequences = whole, spared, sequences
-        self.beside, self.met = beside, met
+        self.beside, self.met, self.prefix = beside, met, prefix
 
 
 def test_what_is_booked_at_least_and_at_most():
@@ -163,6 +164,17 @@ def test_what_several_hold_is_booked_once_at_most_and_at_least_by_who_came_first
     """60 tokens are common to three: the engine that shares them holds 60 + 3 × 40, and one that doesn't is seen to hold more."""
     three = [Permit(100, beside=60), Permit(100, beside=60, spared=60, met=60), Permit(100, beside=60, met=60, outstanding=40)]
     assert booked(three, 60) == (100 + 40, 60 + 3 * 40 + 2 * UNREPORTED_TOKENS)
+
+
+def test_where_prompts_part_within_a_block_an_engine_that_holds_less_is_not_booked_fuller():
+    """25 of 40 own tokens are before that place in the bytes: the engine shares them too, which says nothing of prompts that share nothing."""
+    prefix = Prefix((1, 2), 30)
+    first, second = Permit(100, beside=60, prefix=prefix), Permit(100, beside=60, met=60, prefix=prefix)
+    least, most = booked([first, second], 60)
+    assert least == 100 + 10
+    pages = Pages()
+    assert pages.many(100, (100 + 15) / KV_TOKENS * 20, least=20 * least, most=20 * most) == 1.0
+    assert booked([Permit(100, met=90, prefix=prefix)])[0] == 0, "a prompt is no longer than it is"
 
 
 def test_a_stream_is_reported_in_the_steps_that_are_allowed_for():

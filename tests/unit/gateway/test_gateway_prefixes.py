@@ -51,6 +51,42 @@ def test_completions_too():
     fleet(test, replicas=2)
 
 
+def test_what_has_another_salt_is_not_taken_for_cached():
+    """Engines keep what each salt has sent apart; wherever in the body it stands."""
+
+    async def test(world):
+        said = chat(turns(2, "all"))
+        salts = ["ann", "bob", ["eve"]]
+        first = [await where(world, {**said, "cache_salt": salt}) for salt in salts]
+        assert set(first) == {0, 1, 2}, "what is new is shared"
+        for salt, replica in (*zip(salts, first, strict=True), *zip(salts, first, strict=True)):
+            assert await where(world, {"cache_salt": salt, **said}) == replica
+
+    fleet(test, replicas=3)
+
+
+@pytest.mark.parametrize(
+    ("target", "key", "prompt"),
+    [("/v1/messages", "system", "messages"), ("/v1/messages", "tools", "messages"), ("/v1/responses", "instructions", "input")],
+)
+def test_what_the_official_clients_send_behind_the_messages_is_what_a_prompt_begins_with(target, key, prompt):
+    """Conversations with the same long system prompt share it, whatever is said in them; those with another share nothing."""
+
+    async def test(world):
+        def asked(who, what):
+            lead = f"You are {who}. " * 150
+            said = [{"role": "user", "content": what}]
+            return {"model": "llama", prompt: said, "max_tokens": 5, key: [{"name": lead}] if key == "tools" else lead}
+
+        first = {who: await where(world, asked(who, "hello"), target) for who in ("ann", "bob", "eve")}
+        assert set(first.values()) == {0, 1, 2}, "what is new is shared"
+        for what in ("how are you", "hello"):
+            for who in ("eve", "eve", "ann", "bob"):
+                assert await where(world, asked(who, what), target) == first[who]
+
+    fleet(test, replicas=3)
+
+
 def test_where_it_is_switched_off_and_where_there_is_one_replica_nobody_looks():
     async def test(world):
         for _ in range(3):
