@@ -23,7 +23,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt hatch_build.py
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-$(VENV)/.relay: $(VENV)/.ready src/forebay/native/relay.c src/forebay/native/build.py
+$(VENV)/.relay: $(VENV)/.ready src/forebay/native/relay.c src/forebay/native/poller.h src/forebay/native/build.py
 	$(BIN)/python src/forebay/native/build.py
 	touch $@
 

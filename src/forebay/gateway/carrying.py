@@ -26,7 +26,7 @@ from forebay.gateway.handing import (
     encode,
     reports,
 )
-from forebay.gateway.sse import EventStream
+from forebay.gateway.sse import EventStream, straighten
 from forebay.gateway.told import ToldStream
 from forebay.gateway.typed import TypedStream
 from forebay.native import Reads
@@ -201,6 +201,7 @@ class Carried:
         stream.report_at = NEVER
         transport.set_write_buffer_limits(high=self.worker.buffer_bytes_max)
         stream.attach(transport.write, self._attend, _never)
+        straighten(stream, transport)
 
     def engine_open(self) -> None:
         """Both are there."""

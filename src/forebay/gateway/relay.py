@@ -185,6 +185,7 @@ class Call(LentCall):
                 stream.choices = self._estimate.sequences
             stream.report_at = 1 if self._open else REPORT_EVENTS if self._context.lending is None else LEND_EVENTS
             self.data = stream.attach(self._connection.write, self._take_stream, self._report)
+            self._straighten(stream)
         if not self._open:
             self._passed = passed
         if not streams:
@@ -262,9 +263,7 @@ class Call(LentCall):
         stream.report_at = stream.events + REPORT_EVENTS
         if self._emitted is not None:
             self._hold(self._emitted)
-        lending = self._context.lending
-        if lending is not None and self._lent is None:
-            self._offer(lending)
+        self._onward()
 
     def _hold(self, emitted: Emitted) -> None:
         """Count what is held of token ids against the bound of all; what finds no room isn't held."""

@@ -4,7 +4,6 @@ This room looks at one variable of the environment and at its own folder, once, 
 its source is not used: it says so, and how to build it.
 """
 
-import hashlib
 import importlib
 import os
 import warnings
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from forebay.native import pure
+from forebay.native.build import hash_of
 from forebay.native.compiled import SUFFIX, is_whole
 
 SOURCE = Path(__file__).with_name("relay.c")
@@ -35,7 +35,7 @@ def chosen(source: Path = SOURCE, built: str = BUILT, wanted: str = "") -> tuple
             f"streams are relayed in Python, {built} can't be loaded: {error}; build it with `python -m forebay.native.build`", stacklevel=2
         )
         return pure, "Python, C can't be loaded"
-    if source.is_file() and hashlib.sha256(source.read_bytes()).hexdigest() != module.SOURCE:
+    if source.is_file() and hash_of(source) != module.SOURCE:
         warnings.warn(
             f"streams are relayed in Python, {built} is older than {source.name}: build it with `python -m forebay.native.build`",
             stacklevel=2,
@@ -46,9 +46,15 @@ def chosen(source: Path = SOURCE, built: str = BUILT, wanted: str = "") -> tuple
 
 _module, RELAYED_IN = chosen(wanted=os.environ.get("FOREBAY_PURE", ""))
 if TYPE_CHECKING:
+    from forebay.native.pure import Poller as Poller
     from forebay.native.pure import Reads as Reads
+    from forebay.native.pure import Seat as Seat
     from forebay.native.pure import Takes as Takes
     from forebay.native.pure import framed as framed
     from forebay.native.pure import names_media as names_media
 else:
     Reads, Takes, framed, names_media = _module.Reads, _module.Takes, _module.framed, _module.names_media
+    # Of these Python's own are only what C's are held to: they would save nothing.
+    Poller, Seat = getattr(_module, "Poller", pure.Poller), getattr(_module, "Seat", pure.Seat)
+POLLS = Poller is not pure.Poller
+"""Whether reading streams in turns is cheaper than to have the event loop read each."""

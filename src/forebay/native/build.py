@@ -1,7 +1,7 @@
 """Builds relay.c in place with the C compiler that this Python names; needs nothing of the package: ``python …/native/build.py``.
 
-The hash of the source is compiled in, so that what is older than its source is known. The file is replaced at once and
-never written into: a gateway that runs has the old one mapped.
+The hash of the source and of the headers beside it is compiled in, so that what is older than they are is known. The file is
+replaced at once and never written into: a gateway that runs has the old one mapped.
 """
 
 import hashlib
@@ -18,6 +18,14 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 COMPILE_S_MAX = 120.0
 WARNINGS = ("-Wall", "-Wextra")
+
+
+def hash_of(source: Path) -> str:
+    """Of ``source`` and of what it may include: all headers beside it, in the order of their names."""
+    made = hashlib.sha256(source.read_bytes())
+    for header in sorted(source.parent.glob("*.h")):
+        made.update(header.read_bytes())
+    return made.hexdigest()
 
 
 def file_name() -> str:
@@ -51,7 +59,7 @@ def build(target: Path, source: Path = FOLDER / "relay.c", *, more: tuple[str, .
 
 
 def _build(target: Path, source: Path, words: list[str]) -> str:
-    made = hashlib.sha256(source.read_bytes()).hexdigest()
+    made = hash_of(source)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".relay-") as folder:
         fresh = Path(folder) / target.name
         whole = [*words, f'-DRELAY_SOURCE="{made}"', str(source), "-o", str(fresh)]

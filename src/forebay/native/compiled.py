@@ -47,7 +47,7 @@ _ROOMS = {
         "pool_desk", "reader", "recorded", "recovery", "relay", "repeats", "request", "retries", "routes", "service",
         "shape_errors", "shaping", "silence", "sizing", "surface", "usage", "watched", "whole",
     ),
-    "adapters.upstream": ("client", "connection", "exchange", "heads"),
+    "adapters.upstream": ("client", "connection", "exchange", "heads", "turns"),
 }
 # fmt: on
 MODULES = tuple(f"forebay.{room}.{name}" for room, names in _ROOMS.items() for name in names)

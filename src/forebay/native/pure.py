@@ -6,8 +6,12 @@ whether a body may have images or audio (`names_media`).
 Both are kept alike to the byte, the count and the exception; what differs is that C's fields are changed only by the methods here.
 """
 
+import os
 import re
+import select
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from forebay.domain.chunks import FRAMES, FRAMES_END, HEADS
 
@@ -41,6 +45,9 @@ class Takes:
     _ids: bytearray
     _report: Callable[[], None]
     _write: Callable[[bytes], None]
+
+    def _straight(self, client: int, unsent: Callable[[], int], closing: Callable[[], bool]) -> None:
+        """In C, what is to be written goes to the socket ``client`` itself while nothing is ``unsent`` there, and it isn't ``closing``."""
 
     def __init__(self) -> None:
         """Of no shape: nothing is taken."""
@@ -121,6 +128,91 @@ class Takes:
                     self._report()
                 return True
         return False
+
+
+class Seat:
+    """One engine's connection, whose reads a `Poller` does in the place of the event loop."""
+
+    __slots__ = ("ended", "failed", "fd", "place", "received", "taker")
+
+    taker: Callable[[bytes], bool] | None
+    """Who is asked first."""
+
+    def __init__(
+        self, fd: int, received: Callable[[bytes], None], ended: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """``received`` gets what the taker doesn't. ``ended``: it may be over, which the event loop must find out.
+
+        ``failed``: one of these, or the taker, has raised this."""
+        self.fd, self.received, self.ended, self.failed = fd, received, ended, failed
+        self.taker = None
+        self.place = -1
+
+
+class Poller:
+    """Many streams' connections behind one descriptor: what is ready at the same time is read in one turn. Closed by `close`."""
+
+    READY_MAX = 64
+    READ_BYTES = 65536
+
+    def __init__(self) -> None:
+        """Raises OSError where there are no descriptors left."""
+        self._epoll = select.epoll()
+        self._seats: dict[int, Seat] = {}
+
+    @property
+    def seated(self) -> int:
+        """How many there are."""
+        return len(self._seats)
+
+    def fileno(self) -> int:
+        """What the event loop watches, to call `turn`. Raises ValueError after `close`."""
+        return self._epoll.fileno()
+
+    def add(self, seat: Seat) -> None:
+        """Read for this seat from now on. Raises OSError where that can't be, ValueError where it sits somewhere."""
+        if seat.place >= 0:
+            raise ValueError("it sits somewhere already")
+        self._epoll.register(seat.fd, select.EPOLLIN)
+        self._seats[seat.fd], seat.place = seat, seat.fd
+
+    def remove(self, seat: Seat) -> None:
+        """Read for it no more; nothing where it doesn't sit here."""
+        if self._seats.get(seat.place) is seat:
+            del self._seats[seat.place]
+            seat.place = -1
+            with suppress(OSError):  # it was closed
+                self._epoll.unregister(seat.fd)
+
+    def turn(self) -> None:
+        """One read for each seat that has something."""
+        for fd, _ in self._epoll.poll(0, self.READY_MAX):
+            seat = self._seats.get(fd)
+            if seat is not None:
+                try:
+                    self._serve(seat)
+                except Exception as error:
+                    seat.failed(error)
+
+    def close(self) -> None:
+        """Read for nobody any more."""
+        for seat in self._seats.values():
+            seat.place = -1
+        self._seats.clear()
+        self._epoll.close()
+
+    def _serve(self, seat: Seat) -> None:
+        with socket.socket(fileno=os.dup(seat.fd)) as own:
+            try:
+                data = own.recv(self.READ_BYTES, socket.MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+        if not data:
+            seat.ended()
+        elif seat.taker is None or not seat.taker(data):
+            seat.received(data)
 
 
 class Reads:

@@ -7,15 +7,21 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <errno.h>
 #include <stddef.h>
 #include <string.h>
 #include <structmember.h>
+#include <sys/socket.h>
 
 #ifndef RELAY_SOURCE
 #error "the build names the source's hash: see hatch_build.py"
 #endif
 
 #define FRAMES_END 0x1000 /* as in domain/chunks.py */
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 /* Python ignores SIGPIPE */
+#endif
 
 /* -- Takes ------------------------------------------------------------------------------------------------------- */
 
@@ -28,6 +34,8 @@ typedef struct {
     PyObject *before, *after, *mid, *end; /* bytes; all but `mid` and `end` are there with either shape */
     PyObject *ids;                        /* a bytearray */
     PyObject *write, *report;
+    int client;                 /* the socket that `write` writes to; -1: it is written to by nothing else */
+    PyObject *unsent, *closing; /* functions that tell how many bytes wait to be sent there, and whether it is being closed */
 } Takes;
 
 /* How many bytes of a read of `size` are the head of a chunk that is all of the rest; 0 where it isn't one whole chunk. */
@@ -59,39 +67,105 @@ same(const char *at, PyObject *bytes)
     return memcmp(at, PyBytes_AS_STRING(bytes), (size_t)PyBytes_GET_SIZE(bytes)) == 0;
 }
 
-/* Counts are changed as Python changes them before it calls out; then `piece` is written, and what is due reported. */
-static PyObject *
-sent(Takes *self, PyObject *piece, Py_ssize_t wire_bytes)
+/* How much of `data` the client's socket takes right now: nothing where something waits before it. -1: an exception. */
+static Py_ssize_t
+sent_at_once(Takes *self, const char *data, Py_ssize_t size)
+{
+    if (self->client < 0) {
+        return 0;
+    }
+    PyObject *ask = self->unsent;
+    Py_INCREF(ask);
+    PyObject *answer = PyObject_CallNoArgs(ask);
+    Py_DECREF(ask);
+    if (answer == NULL) {
+        return -1;
+    }
+    int clear = PyObject_Not(answer);
+    Py_DECREF(answer);
+    if (clear <= 0 || self->client < 0) {
+        return clear;
+    }
+    ask = self->closing;
+    Py_INCREF(ask);
+    answer = PyObject_CallNoArgs(ask);
+    Py_DECREF(ask);
+    if (answer == NULL) {
+        return -1;
+    }
+    int open = PyObject_Not(answer);
+    Py_DECREF(answer);
+    if (open <= 0 || self->client < 0) {
+        return open;
+    }
+    ssize_t count = send(self->client, data, (size_t)size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return count < 0 ? 0 : count; /* whatever the error is, `write` meets it too, and tells of it */
+}
+
+/* Counts are changed as Python changes them before it calls out; then a piece is written, and what is due reported. `whole`: the
+ * piece as an object, where there is one. 1, or -1: an exception. */
+static int
+sent(Takes *self, const char *piece, Py_ssize_t size, PyObject *whole, Py_ssize_t wire_bytes)
 {
     Py_ssize_t events = ++self->events;
     self->wire_bytes += wire_bytes;
-    PyObject *write = self->write;
-    if (write == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "_write");
-        return NULL;
+    Py_ssize_t done = sent_at_once(self, piece, size);
+    if (done < 0) {
+        return -1;
     }
-    Py_INCREF(write);
-    PyObject *answer = PyObject_CallOneArg(write, piece);
-    Py_DECREF(write);
-    if (answer == NULL) {
-        return NULL;
+    if (done < size) {
+        PyObject *write = self->write;
+        if (write == NULL) {
+            PyErr_SetString(PyExc_AttributeError, "_write");
+            return -1;
+        }
+        PyObject *rest = whole != NULL && !done ? Py_NewRef(whole) : PyBytes_FromStringAndSize(piece + done, size - done);
+        if (rest == NULL) {
+            return -1;
+        }
+        Py_INCREF(write);
+        PyObject *answer = PyObject_CallOneArg(write, rest);
+        Py_DECREF(write);
+        Py_DECREF(rest);
+        if (answer == NULL) {
+            return -1;
+        }
+        Py_DECREF(answer);
     }
-    Py_DECREF(answer);
     if (events >= self->report_at) {
         PyObject *report = self->report;
         if (report == NULL) {
             PyErr_SetString(PyExc_AttributeError, "_report");
-            return NULL;
+            return -1;
         }
         Py_INCREF(report);
-        answer = PyObject_CallNoArgs(report);
+        PyObject *answer = PyObject_CallNoArgs(report);
         Py_DECREF(report);
         if (answer == NULL) {
-            return NULL;
+            return -1;
         }
         Py_DECREF(answer);
     }
-    Py_RETURN_TRUE;
+    return 1;
+}
+
+/* Whether a read is the last plain event again, with another text: it is written then. `whole`: the read as an object, or NULL. */
+static int
+plain_taken(Takes *self, const char *data, Py_ssize_t size, PyObject *whole)
+{
+    Py_ssize_t begin = lead_of(data, size);
+    Py_ssize_t start = begin + self->text_start, stop = size - PyBytes_GET_SIZE(self->after);
+    if (!begin || start >= stop || !same(data + begin, self->before) || !same(data + stop, self->after) ||
+        memchr(data + start, '"', (size_t)(stop - start)) || memchr(data + start, '\n', (size_t)(stop - start))) {
+        return 0;
+    }
+    return sent(self, data, size, whole, size);
+}
+
+static PyObject *
+answered(int taken)
+{
+    return taken < 0 ? NULL : PyBool_FromLong(taken);
 }
 
 static PyObject *
@@ -100,19 +174,12 @@ take_plain(Takes *self, PyObject *wire)
     if (!PyBytes_Check(wire) || self->shape != PLAIN) {
         Py_RETURN_FALSE;
     }
-    const char *data = PyBytes_AS_STRING(wire);
-    Py_ssize_t size = PyBytes_GET_SIZE(wire), begin = lead_of(data, size);
-    Py_ssize_t start = begin + self->text_start, stop = size - PyBytes_GET_SIZE(self->after);
-    if (!begin || start >= stop || !same(data + begin, self->before) || !same(data + stop, self->after) ||
-        memchr(data + start, '"', (size_t)(stop - start)) || memchr(data + start, '\n', (size_t)(stop - start))) {
-        Py_RETURN_FALSE;
-    }
-    return sent(self, wire, size);
+    return answered(plain_taken(self, PyBytes_AS_STRING(wire), PyBytes_GET_SIZE(wire), wire));
 }
 
-/* The chunk that the client gets: its head, and `before`, the text and `end`. */
-static PyObject *
-framed(const Takes *self, const char *text, Py_ssize_t text_bytes)
+/* The chunk that the client gets is its head, and `before`, the text and `end`: in `out`, which has room for all, or only its size. */
+static Py_ssize_t
+framed(const Takes *self, const char *text, Py_ssize_t text_bytes, char *out)
 {
     static const char digits[] = "0123456789abcdef";
     Py_ssize_t before = PyBytes_GET_SIZE(self->before), end = PyBytes_GET_SIZE(self->end), body = text_bytes + self->shown_bytes;
@@ -120,20 +187,17 @@ framed(const Takes *self, const char *text, Py_ssize_t text_bytes)
     while (body >> (4 * count)) {
         count++;
     }
-    PyObject *piece = PyBytes_FromStringAndSize(NULL, count + 2 + before + text_bytes + end);
-    if (piece == NULL) {
-        return NULL;
+    if (out != NULL) {
+        for (int at = count - 1; at >= 0; at--) {
+            *out++ = digits[(body >> (4 * at)) & 15];
+        }
+        *out++ = '\r';
+        *out++ = '\n';
+        memcpy(out, PyBytes_AS_STRING(self->before), (size_t)before);
+        memcpy(out + before, text, (size_t)text_bytes);
+        memcpy(out + before + text_bytes, PyBytes_AS_STRING(self->end), (size_t)end);
     }
-    char *out = PyBytes_AS_STRING(piece);
-    for (int at = count - 1; at >= 0; at--) {
-        *out++ = digits[(body >> (4 * at)) & 15];
-    }
-    *out++ = '\r';
-    *out++ = '\n';
-    memcpy(out, PyBytes_AS_STRING(self->before), (size_t)before);
-    memcpy(out + before, text, (size_t)text_bytes);
-    memcpy(out + before + text_bytes, PyBytes_AS_STRING(self->end), (size_t)end);
-    return piece;
+    return count + 2 + before + text_bytes + end;
 }
 
 /* Appends decimal digits and a comma; raises BufferError where somebody looks at the ids, as Python does. */
@@ -150,45 +214,65 @@ noted(PyObject *ids, const char *digits, Py_ssize_t count)
     return 0;
 }
 
+/* Written from the stack, or from an object where it is large, which none is whose shape was learned from a read as small as this. */
+static int
+told_sent(Takes *self, const char *text, Py_ssize_t text_bytes, Py_ssize_t wire_bytes)
+{
+    char out[2 * FRAMES_END];
+    Py_ssize_t size = framed(self, text, text_bytes, NULL);
+    if (size <= (Py_ssize_t)sizeof out) {
+        framed(self, text, text_bytes, out);
+        return sent(self, out, size, NULL, wire_bytes);
+    }
+    PyObject *piece = PyBytes_FromStringAndSize(NULL, size);
+    if (piece == NULL) {
+        return -1;
+    }
+    framed(self, text, text_bytes, PyBytes_AS_STRING(piece));
+    int taken = sent(self, PyBytes_AS_STRING(piece), size, piece, wire_bytes);
+    Py_DECREF(piece);
+    return taken;
+}
+
+/* The same with another token too, which is noted and taken out. */
+static int
+told_taken(Takes *self, const char *data, Py_ssize_t size)
+{
+    Py_ssize_t begin = lead_of(data, size), mid = PyBytes_GET_SIZE(self->mid);
+    Py_ssize_t start = begin + self->text_start, stop = size - PyBytes_GET_SIZE(self->after);
+    if (!begin || stop - start < mid + 2 || !same(data + begin, self->before) || !same(data + stop, self->after)) {
+        return 0;
+    }
+    const char *text = data + start;
+    const char *quote = memchr(text, '"', (size_t)(stop - start)); /* `mid` begins with one, and no text has any */
+    Py_ssize_t text_bytes = quote == NULL ? 0 : quote - text, varies = stop - start - text_bytes - mid;
+    if (text_bytes == 0 || varies < 1 || !same(quote, self->mid) || memchr(text, '\n', (size_t)text_bytes)) {
+        return 0;
+    }
+    for (Py_ssize_t back = 1; back <= self->overlap; back++) {
+        if (same(text - back, self->mid)) {
+            return 0; /* the first one is not that behind the text */
+        }
+    }
+    for (Py_ssize_t at = 0; at < varies; at++) {
+        char digit = quote[mid + at];
+        if (digit < '0' || digit > '9') {
+            return 0;
+        }
+    }
+    if (noted(self->ids, quote + mid, varies) < 0) {
+        return -1;
+    }
+    return told_sent(self, text, text_bytes, size);
+}
+
 static PyObject *
 take_told(Takes *self, PyObject *wire)
 {
     if (!PyBytes_Check(wire) || self->shape != TOLD) {
         Py_RETURN_FALSE;
     }
-    const char *data = PyBytes_AS_STRING(wire);
-    Py_ssize_t size = PyBytes_GET_SIZE(wire), begin = lead_of(data, size), mid = PyBytes_GET_SIZE(self->mid);
-    Py_ssize_t start = begin + self->text_start, stop = size - PyBytes_GET_SIZE(self->after);
-    if (!begin || stop - start < mid + 2 || !same(data + begin, self->before) || !same(data + stop, self->after)) {
-        Py_RETURN_FALSE;
-    }
-    const char *text = data + start;
-    const char *quote = memchr(text, '"', (size_t)(stop - start)); /* `mid` begins with one, and no text has any */
-    Py_ssize_t text_bytes = quote == NULL ? 0 : quote - text, varies = stop - start - text_bytes - mid;
-    if (text_bytes == 0 || varies < 1 || !same(quote, self->mid) || memchr(text, '\n', (size_t)text_bytes)) {
-        Py_RETURN_FALSE;
-    }
-    for (Py_ssize_t back = 1; back <= self->overlap; back++) {
-        if (same(text - back, self->mid)) {
-            Py_RETURN_FALSE; /* the first one is not that behind the text */
-        }
-    }
-    for (Py_ssize_t at = 0; at < varies; at++) {
-        char digit = quote[mid + at];
-        if (digit < '0' || digit > '9') {
-            Py_RETURN_FALSE;
-        }
-    }
-    if (noted(self->ids, quote + mid, varies) < 0) {
-        return NULL;
-    }
-    PyObject *piece = framed(self, text, text_bytes);
-    if (piece == NULL) {
-        return NULL;
-    }
-    PyObject *taken = sent(self, piece, size);
-    Py_DECREF(piece);
-    return taken;
+    return answered(told_taken(self, PyBytes_AS_STRING(wire), PyBytes_GET_SIZE(wire)));
 }
 
 /* A new reference in the place of an old one. */
@@ -255,6 +339,20 @@ shape_told(Takes *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+static PyObject *
+straight(Takes *self, PyObject *args)
+{
+    int client;
+    PyObject *unsent, *closing;
+    if (!PyArg_ParseTuple(args, "iOO:_straight", &client, &unsent, &closing)) {
+        return NULL;
+    }
+    put(&self->unsent, unsent);
+    put(&self->closing, closing);
+    self->client = client;
+    Py_RETURN_NONE;
+}
+
 static int
 takes_init(Takes *self, PyObject *args, PyObject *named)
 {
@@ -272,6 +370,7 @@ takes_init(Takes *self, PyObject *args, PyObject *named)
     put(&self->end, nothing);
     Py_DECREF(nothing);
     Py_CLEAR(self->ids);
+    self->client = -1;
     self->events = self->wire_bytes = self->report_at = self->text_start = self->shown_bytes = 0;
     self->shape = NO_SHAPE;
     return 0;
@@ -288,6 +387,8 @@ takes_traverse(Takes *self, visitproc visit, void *arg)
     Py_VISIT(self->ids);
     Py_VISIT(self->write);
     Py_VISIT(self->report);
+    Py_VISIT(self->unsent);
+    Py_VISIT(self->closing);
     return 0;
 }
 
@@ -295,6 +396,9 @@ static int
 takes_clear(Takes *self)
 {
     self->shape = NO_SHAPE;
+    self->client = -1;
+    Py_CLEAR(self->unsent);
+    Py_CLEAR(self->closing);
     Py_CLEAR(self->before);
     Py_CLEAR(self->after);
     Py_CLEAR(self->mid);
@@ -338,6 +442,7 @@ static PyMethodDef takes_methods[] = {
     {"take_told", METHOD(take_told), METH_O, "The same with another token too, which is noted and taken out."},
     {"_shape_plain", METHOD(shape_plain), METH_VARARGS, "(before, after) a plain event's text."},
     {"_shape_told", METHOD(shape_told), METH_VARARGS, "(before, mid, after, end, ids): see pure.py."},
+    {"_straight", METHOD(straight), METH_VARARGS, "(client, unsent, closing): see pure.py."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -453,6 +558,10 @@ static PyType_Spec reads_spec = {
     .slots = reads_slots,
 };
 
+#ifdef __linux__
+#include "poller.h"
+#endif
+
 /* -- what is asked of one read ------------------------------------------------------------------------------------- */
 
 #define LENGTH_DIGITS_MAX 10
@@ -544,6 +653,11 @@ filled(PyObject *module)
     if (added(module, &takes_spec) < 0 || added(module, &reads_spec) < 0) {
         return -1;
     }
+#ifdef __linux__
+    if (added(module, &seat_spec) < 0 || added(module, &poller_spec) < 0) {
+        return -1;
+    }
+#endif
     return PyModule_AddStringConstant(module, "SOURCE", RELAY_SOURCE);
 }
 

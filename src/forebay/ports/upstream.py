@@ -121,6 +121,10 @@ class Exchange(Protocol):
         """Somebody else has read on and handed whole chunks on; ``data`` came after those. ``reclaim`` reads from the connection again."""
         ...
 
+    def flows(self) -> None:
+        """It is a long stream of usual reads: have them in the cheapest way there is. Said again where it is so again."""
+        ...
+
     def abort(self) -> None:
         """Close the connection at once: the engine notices and frees the KV. The sink gets ``end(ABORTED)``; idempotent."""
         ...

@@ -17,11 +17,11 @@ from forebay.native import build, chosen, compiled, pure
 
 @pytest.fixture
 def made(monkeypatch):
-    """``made(source)``: the name of a module that says it was built from ``source``."""
+    """``made(source)``: the name of a module that says it was built from the file ``source``, and what lies beside it."""
 
-    def go(source: bytes) -> str:
+    def go(source: Path) -> str:
         module = types.ModuleType("made")
-        module.SOURCE = hashlib.sha256(source).hexdigest()
+        module.SOURCE = build.hash_of(source)
         monkeypatch.setitem(sys.modules, "made", module)
         return "made"
 
@@ -30,12 +30,12 @@ def made(monkeypatch):
 
 @pytest.mark.parametrize("wanted", ["1", "yes"])
 def test_python_is_used_where_it_is_wanted(wanted, made):
-    assert chosen(built=made(native.SOURCE.read_bytes()), wanted=wanted) == (pure, "Python, as FOREBAY_PURE says")
+    assert chosen(built=made(native.SOURCE), wanted=wanted) == (pure, "Python, as FOREBAY_PURE says")
 
 
 @pytest.mark.parametrize("wanted", ["", "0"])
 def test_c_is_used_where_it_was_built_from_this_source(wanted, made):
-    name = made(native.SOURCE.read_bytes())
+    name = made(native.SOURCE)
     assert chosen(built=name, wanted=wanted) == (sys.modules[name], "C")
 
 
@@ -44,14 +44,20 @@ def test_python_is_used_where_nothing_was_built():
 
 
 def test_what_is_older_than_its_source_is_not_used(tmp_path, made):
-    source = tmp_path / "relay.c"
-    source.write_bytes(b"new")
-    with pytest.warns(UserWarning, match=r"older than relay\.c: build it with `python -m forebay\.native\.build`"):
-        assert chosen(source, made(b"old")) == (pure, "Python, C is older than its source")
+    source, header = tmp_path / "relay.c", tmp_path / "more.h"
+    source.write_bytes(b"old")
+    header.write_bytes(b"old")
+    built = made(source)
+    assert chosen(source, built)[1] == "C"
+    for file in (source, header):
+        file.write_bytes(b"new")
+        with pytest.warns(UserWarning, match=r"older than relay\.c: build it with `python -m forebay\.native\.build`"):
+            assert chosen(source, built) == (pure, "Python, C is older than its source")
+        file.write_bytes(b"old")
 
 
 def test_without_its_source_what_was_built_is_used(tmp_path, made):
-    assert chosen(tmp_path / "relay.c", made(b"old"))[1] == "C"
+    assert chosen(tmp_path / "relay.c", made(native.SOURCE))[1] == "C"
 
 
 def test_what_was_cut_off_is_not_loaded(tmp_path):

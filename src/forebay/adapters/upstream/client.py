@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from forebay.adapters.upstream.connection import EngineConnection
 from forebay.adapters.upstream.exchange import HttpExchange
 from forebay.adapters.upstream.heads import KnownHeads
+from forebay.adapters.upstream.turns import Turns
 from forebay.ports.upstream import BodySource, End, Exchange, ResponseSink
 
 IDLE_PER_ORIGIN_MAX = 256
@@ -89,6 +90,7 @@ class HttpUpstream:
         self.watching_idle = False
         """A timer will look at idle connections."""
         self._idle_timer: asyncio.TimerHandle | None = None
+        self.turns = Turns(self.loop)
 
     def send(
         self,
@@ -152,6 +154,7 @@ class HttpUpstream:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
+        self.turns.close()
         await asyncio.sleep(0)
 
     @property

@@ -13,7 +13,7 @@ import httptools
 
 from forebay.adapters.upstream.exchange import HttpExchange
 from forebay.domain.chunks import CHUNK_SIZES, FRAMES, FRAMES_END
-from forebay.native import framed
+from forebay.native import Seat, framed
 from forebay.ports.upstream import End, ResponseHead, ResponseSink, Taker
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class EngineConnection:
         "idle_since_s",
         "on_body",
         "origin",
+        "seat",
         "transport",
         "used",
     )
@@ -68,6 +69,8 @@ class EngineConnection:
     def __init__(self, origin: "Origin") -> None:
         self.origin = origin
         self._taker: Taker | None = None
+        self.seat: Seat | None = None
+        """Its reads are done in turns with others' (`turns`), and not by the event loop."""
         self.exchange: HttpExchange | None = None
         self.idle_since_s = 0.0
         self.used = 0
@@ -129,6 +132,8 @@ class EngineConnection:
 
     def detach(self) -> None:
         """The exchange is over: nothing that still comes is for its sink."""
+        if self.seat is not None:
+            self.origin.upstream.turns.rise(self, False)
         self.exchange = None
         self._whole = False
         self._taker = None
@@ -156,12 +161,12 @@ class EngineConnection:
     # -- bytes --------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """A read: for the taker, else for `_received`."""
+        """A read: for the taker, else for `received`."""
         taker = self._taker
         if taker is None or not taker(data):
-            self._received(data)
+            self.received(data)
 
-    def _received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> None:
         """Hand on what came, and what it decodes to, unless it was taken: whole chunks may be, without looking into them here."""
         if self._whole:
             size = len(data)
@@ -182,6 +187,11 @@ class EngineConnection:
         """All that was read of a chunked body ends between two of them, and more is to come."""
         return self._whole and self.exchange is not None and not self.transport.is_closing()
 
+    def sit(self) -> None:
+        """Have it read in turns with others, where that can be."""
+        if self.seat is None and self._whole and self.exchange is not None:
+            self.origin.upstream.turns.sit(self, self._taker)
+
     def go_on(self, data: bytes) -> None:
         """Somebody else has read whole chunks, and then ``data``."""
         self._taker = None
@@ -190,7 +200,9 @@ class EngineConnection:
 
     def _renew(self, taker: Taker | None) -> None:
         """The next whole chunks are for ``taker``, only while `_whole`: unless the exchange has ended meanwhile."""
-        self._taker = taker if self._whole else None
+        taker = self._taker = taker if self._whole else None
+        if self.seat is not None:
+            self.seat.taker = taker
 
     def _take_known(self, data: bytes) -> bool:
         """Do without the parser if ``data`` is a head that is known, with a whole body of known length or any part of chunks."""
@@ -309,6 +321,8 @@ class EngineConnection:
 
     def _release(self, exchange: HttpExchange) -> None:
         """The response is whole: keep the connection if the engine will."""
+        if self.seat is not None:
+            self.origin.upstream.turns.rise(self, True)
         self.detach()
         if exchange.paused:
             self.transport.resume_reading()

@@ -34,6 +34,7 @@ class HttpExchange:
     def pause(self) -> None:
         """Stop reading from the engine."""
         if self.connection is not None and not self.paused:
+            self.upstream.turns.rise(self.connection, False)
             self.connection.transport.pause_reading()
         self.paused = True
 
@@ -57,7 +58,15 @@ class HttpExchange:
         connection = self.connection
         if connection is None or self.paused or self.more is not None or self.timer is not None or self.origin.tls is not None:
             return None
-        return connection.transport if connection.between_chunks else None
+        if not connection.between_chunks:
+            return None
+        self.upstream.turns.rise(connection, True)
+        return connection.transport
+
+    def flows(self) -> None:
+        """It is a long stream: read it in turns with others."""
+        if self.connection is not None and not self.paused:
+            self.connection.sit()
 
     def reclaimed(self, data: bytes, reclaim: Callable[[asyncio.Transport], None]) -> None:
         """Read on from a connection that was lent."""
