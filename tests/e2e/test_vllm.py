@@ -360,7 +360,8 @@ async def overload(up: Up, story: Story, engine: str, emulator: str) -> None:
 async def drain(up: Up, story: Story, gateway: AsyncOpenAI) -> None:
     """Streams on both replicas, again and again, until one of the two has left."""
     enough = asyncio.Event()
-    clients = [asyncio.create_task(streaming(gateway, enough, story.streams)) for _ in range(2)]
+    # With two, the emptier replica has none now and then, just as it is chosen to leave.
+    clients = [asyncio.create_task(streaming(gateway, enough, story.streams)) for _ in range(3)]
     permits: list[float] = []
 
     async def leaving() -> Any:
