@@ -168,7 +168,7 @@ class Duties(Context, ABC):
             self.desk.listened(pool, replica, target, status is not None, computed)
 
         wait_real_s = min(LISTEN_REAL_S_MAX, PROBE_REAL_S + 2 * effect.clear_in_s / self.speed)
-        self._prober.listen(_url_of(pool, replica), pool.model, target, wait_real_s, heard)
+        self._prober.listen(effect.url, pool.model, target, wait_real_s, heard)
 
     def tell(self, kind: str, message: str) -> None:
         """An event of this gateway."""

@@ -111,6 +111,10 @@ class Caller(Ticketed, ABC):
         """Of one that holds a permit: when something was last read of its answer, or it was sent, how long it may be silent, and take."""
 
     @abstractmethod
+    def asked_at(self) -> str:
+        """The address of its replica."""
+
+    @abstractmethod
     def asked_for(self) -> bytes:
         """The path that its engine was asked for."""
 

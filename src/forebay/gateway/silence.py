@@ -43,11 +43,11 @@ UNSURE: Final = "unsure"
 class Listen:
     """Ask this replica for a token of its own, and say by `desk.Desk.listened` what came of it."""
 
-    __slots__ = ("clear_in_s", "replica", "target")
+    __slots__ = ("clear_in_s", "replica", "target", "url")
 
-    def __init__(self, replica: str, target: bytes, clear_in_s: float) -> None:
+    def __init__(self, replica: str, url: str, target: bytes, clear_in_s: float) -> None:
         """``target``: of what is overdue. ``clear_in_s``: in how many world seconds the prompts before it are prefilled."""
-        self.replica, self.target, self.clear_in_s = replica, target, clear_in_s
+        self.replica, self.url, self.target, self.clear_in_s = replica, url, target, clear_in_s
 
 
 class _Watch:
@@ -82,9 +82,23 @@ class Silences:
         """Once a second: replicas that have stalled, and those to be asked."""
         if silent := pool.outliers.silent:
             _move_kept(pool, silent, now_s)
+        routed, others = pool.routed, pool.outliers.others
+        nobody = not routed and not others
+        last_s, overdue = self._owing(pool, now_s, nobody, routed[0] if len(routed) == 1 and not others else "")
+        self._last_s = last_s
+        ejections: list[Ejection] = []
+        for replica, at_s in last_s.items():
+            if now_s - at_s > pool.stall_s:
+                why = f"none of its streams got a token for {now_s - at_s:.0f} s"
+                ejections += pool.outliers.stalled(replica, why, now_s)
+                if not nobody and not _listed(pool, replica):
+                    _take_from(pool, replica)
+        return ejections, self._to_ask(pool, overdue, now_s) if overdue or self._watched or self.targets else []
+
+    def _owing(self, pool: "PoolDesk", now_s: float, nobody: bool, alone: str) -> tuple[dict[str, float], dict[str, "Caller"]]:
+        """By replica: when its streams last got something, and a whole answer that is overdue, unless ``nobody`` else could give that."""
         last_s: dict[str, float] = {}
         overdue: dict[str, Caller] = {}
-        alone = len(pool.routed) < 2 and not pool.outliers.others
         for call in pool.calls.values():
             if call.quiet_until_s > now_s:
                 continue
@@ -92,15 +106,11 @@ class Silences:
             if owed is not None:
                 if owed[1] > last_s.get(owed[0], 0.0):
                     last_s[owed[0]] = owed[1]
-            elif not alone and (replica := call.owes_whole()) and replica not in overdue and self._overdue(pool, call, replica, now_s):
+                continue
+            replica = "" if nobody else call.owes_whole()
+            if replica and replica != alone and replica not in overdue and self._overdue(pool, call, replica, now_s):
                 overdue[replica] = call
-        self._last_s = last_s
-        ejections: list[Ejection] = []
-        for replica, at_s in last_s.items():
-            if now_s - at_s > pool.stall_s:
-                why = f"none of its streams got a token for {now_s - at_s:.0f} s"
-                ejections += pool.outliers.stalled(replica, why, now_s)
-        return ejections, self._to_ask(pool, overdue, now_s) if overdue or self._watched or self.targets else []
+        return last_s, overdue
 
     def alive(self, replica: str) -> None:
         """It has answered something."""
@@ -136,6 +146,8 @@ class Silences:
         effects = pool.outliers.stalled(replica, f"{what} due from it, and it gives no sign of life: {asked}", now_s)
         if effects:
             self.targets[replica] = target
+        elif not _listed(pool, replica):
+            _take_from(pool, replica)
         return effects
 
     def _finding(self, pool: "PoolDesk", replica: str, watch: _Watch, answered: bool, computed: bool | None, now_s: float) -> str:
@@ -165,7 +177,7 @@ class Silences:
         admission = pool.admission
         if passed_s < OVERDUE_S_MIN or isinstance(admission, SpillAdmission):
             return False
-        if passed_s < COLD_S_MIN and not pool.outliers.proven(replica):
+        if passed_s < COLD_S_MIN and not pool.outliers.proven(replica) and _listed(pool, replica):
             return False
         prefill_s, decode_s = self._foreseen(pool, admission, call, longest=longest)
         may_s = total_s if longest else min(idle_s, total_s)
@@ -185,13 +197,24 @@ class Silences:
             if watch.alive:
                 watch.alive, watch.lived_s = False, now_s
             pool.outliers.watch(replica)
-            if watch.asking or now_s < watch.again_s or replica not in pool.routed:
+            if watch.asking or now_s < watch.again_s or (replica in listed and replica not in pool.routed):
                 continue
             watch.asking, watch.asked_s = True, now_s
             admission = pool.admission
             clear_in_s = 0.0 if isinstance(admission, SpillAdmission) else admission.crowded(replica, now_s)[1]
-            asked.append(Listen(replica, call.asked_for(), clear_in_s))
+            asked.append(Listen(replica, call.asked_at(), call.asked_for(), clear_in_s))
         return asked
+
+
+def _listed(pool: "PoolDesk", replica: str) -> bool:
+    """It is on the roster: not drained, nor failed as the controller sees it, nor another gateway's by now."""
+    return any(each.id == replica for each in pool.roster.replicas)
+
+
+def _take_from(pool: "PoolDesk", replica: str) -> None:
+    """There is nothing to eject where it is on no roster any more: what it has goes on elsewhere."""
+    for call in list(pool.calls.values()):
+        call.moved_from(replica, STOPPED)
 
 
 def _move_kept(pool: "PoolDesk", silent: list[str], now_s: float) -> None:

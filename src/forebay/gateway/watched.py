@@ -84,6 +84,10 @@ class Watched(Recovery):
         """See `pool_desk.Caller`."""
         return self._progress_s, self._idle_s, self._total_s
 
+    def asked_at(self) -> str:
+        """See `pool_desk.Caller`."""
+        return self._replica_url
+
     def asked_for(self) -> bytes:
         """See `pool_desk.Caller`."""
         return self._path()
