@@ -62,6 +62,13 @@ def bill(fleet):
     return {line["team"]: (line["completed"], line["output_tokens"]) for line in json.loads(told.stdout)["lines"]}
 
 
+def billed(fleet, expected):
+    """Whether it is billed so; what it is instead is printed where that fails."""
+    told = bill(fleet)
+    print(told)
+    return told == expected
+
+
 def explained(fleet, request_id):
     told = fleet.cli("explain", "--request", request_id, "--key", "sk-search-0123456789", "--state", str(fleet.state), "--json", "-")
     assert told.returncode == 0, told.stderr
@@ -99,7 +106,7 @@ def test_a_killed_gateway_and_a_killed_controller_lose_and_double_nothing(up, wa
     got = asyncio.run(load(fleet, disturb))
     got["search"].append(first.usage_tokens)
     expected = {team: (len(tokens), sum(tokens)) for team, tokens in got.items()}
-    wait_until(lambda: bill(fleet) == expected, f"a ledger of {expected}")
+    wait_until(lambda: billed(fleet, expected), f"a ledger of {expected}")
     assert bill(fleet) == expected  # and it stays so
     kinds = {event["kind"] for event in fleet.events()}
     assert "usage_missing" not in kinds
