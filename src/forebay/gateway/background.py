@@ -82,7 +82,7 @@ class BackgroundCall(ResponsesCall):
                 self._running = told.id
         return found
 
-    def _write_head(self, first: bytes, length: int | None, chunked: bool) -> None:
+    def _write_head(self, first: bytes, length: int | None, chunked: bool, last: bool = False) -> None:
         whole = self._whole
         if whole is not None and whole.flowing and self._asked_for and self._here:  # too long to be looked at
             match = _BEGINNING.match(first)
@@ -91,7 +91,7 @@ class BackgroundCall(ResponsesCall):
         if self._deserted:
             self._end(_GONE, None, abandon=True)
         else:
-            super()._write_head(first, length, chunked)
+            super()._write_head(first, length, chunked, last)
 
     def _write_whole(self, body: bytes) -> None:
         if not (self._deserted or (self._running and self._context.background.full)):
@@ -113,6 +113,7 @@ class BackgroundCall(ResponsesCall):
             desk = self._context.desk
             desk.served(self._pool, self._replica, desk.now_s())
             self._go_alone(running)
+            self._pass_final()
             self._connection.finish(self._keep_alive)
 
     def _end(self, outcome: Outcome, usage: Usage | None, *, abandon: bool = False, let_go: bool = False) -> None:

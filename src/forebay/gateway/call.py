@@ -54,6 +54,7 @@ class CallState(Caller, ABC):
         "_estimate",
         "_exchange",
         "_failure",
+        "_final",
         "_first_due_s",
         "_first_s",
         "_home",
@@ -130,6 +131,8 @@ class CallState(Caller, ABC):
     _exchange: Exchange | None
     _failure: ResponseHead | None
     """A failure whose body is read to its end and dropped."""
+    _final: bytes
+    """The last bytes that its client gets, until it is counted."""
     _first_due_s: float
     """Of a stream: until when there should be a first content."""
     _first_s: float | None
@@ -228,7 +231,7 @@ class CallState(Caller, ABC):
         self.data = nothing
         self._first_s = self._exchange = self._stream = self._answer = self._failure = self._whole = self._emitted = self._plan = None
         self._begun_s = self._retry_after_s = self.sized = self._lent = self._demanded = self._doubt = None
-        self._only = self._hop = b""
+        self._only = self._hop = self._final = b""
         self._replica = self._waited_for = self._why = self.kept_at = ""
         self._queue_s = 0.0
         self._tried = self._left = ()

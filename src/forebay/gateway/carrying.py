@@ -26,7 +26,8 @@ from forebay.gateway.handing import (
     encode,
     reports,
 )
-from forebay.gateway.sse import EventStream, straighten
+from forebay.gateway.sse import EventStream
+from forebay.gateway.straight import straighten
 from forebay.gateway.told import ToldStream
 from forebay.gateway.typed import TypedStream
 from forebay.native import Reads

@@ -36,6 +36,7 @@ class Ending(Recorded):
         meter.response_bytes += self._wire_bytes if stream is None else self._wire_bytes + stream.wire_bytes
         now_s = desk.now_s()
         self._recorded(outcome, usage, now_s)
+        self._pass_final()
         if usage is not None and outcome is _COMPLETED:
             meter.completed_output_tokens += usage.output_tokens
             if self._first_s is not None:

@@ -14,7 +14,7 @@ from forebay.gateway.handing import Back, Count, Take
 from forebay.gateway.lending import Lending, Reclaim
 from forebay.gateway.meters import Outcome
 from forebay.gateway.moving import Moving
-from forebay.gateway.sse import EventStream, straighten
+from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ToldStream
 from forebay.gateway.typed import TypedStream
 
@@ -42,10 +42,6 @@ class LentCall(Moving, ABC):
         """Tell admission how far the stream is."""
 
     # -- going --------------------------------------------------------------------------------------------------------
-
-    def _straighten(self, stream: EventStream) -> None:
-        """What ``stream`` writes may go to the client's socket itself."""
-        straighten(stream, self._connection.transport)
 
     def _onward(self) -> None:
         """It has gone on for so long that it will for longer: it may be lent, or is read in a cheaper way."""

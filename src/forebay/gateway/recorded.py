@@ -140,17 +140,29 @@ class Recorded(CallState, ABC):
         asked = self._ask.service_tier
         if asked is not None and self._passed.json and not (self._pool.peer or self._pool.foreign) and self._target.startswith(_TIERED):
             body = with_tier(body, told_tier(asked, self._tier))
-        self._write_head(body, len(body), False)
+        self._write_head(body, len(body), False, True)
 
-    def _write_head(self, first: bytes, length: int | None, chunked: bool) -> None:
-        """The engine's head and the first bytes after it, in one write; nothing can be tried again after it."""
+    def _write_head(self, first: bytes, length: int | None, chunked: bool, last: bool = False) -> None:
+        """The engine's head and the first bytes after it, in one write; nothing can be tried again after it. ``last``: it is all."""
         self._open = True
         connection, context = self._connection, self._context
         keep_alive = self._keep_alive = (chunked or length is not None) and connection.keep_alive
         more = self._place() + self.way
         if context.desk.quotas:
             more = context.desk.limits_left(self._team) + more
-        connection.write(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more))
+        self._pass(passed_answer(self._passed, self._request_id, length, chunked, keep_alive, first, more), last)
+
+    def _pass(self, piece: bytes, last: bool) -> None:
+        """Write it; ``last``: once it is counted. A gateway may be killed in between, and what its client has must be in the journal."""
+        if last:
+            self._final = piece
+        elif piece:
+            self._connection.write(piece)
+
+    def _pass_final(self) -> None:
+        final, self._final = self._final, b""
+        if final:
+            self._connection.write(final)
 
     def _turned_away(self, why: Refusal, reply: ErrorReply) -> None:
         """It was refused with ``reply``."""

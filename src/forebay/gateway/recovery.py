@@ -288,6 +288,7 @@ class Recovery(Ending, ABC):
 
     def requeued(self) -> None:
         """See `desk.Caller`."""
+        self._pass_final()
         self._drop_exchange()
         self._meter.requeued += 1
         self._preempted += 1

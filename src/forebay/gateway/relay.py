@@ -29,6 +29,7 @@ from forebay.gateway.refusals import ENGINE_ASKS_KEY, broke_off, over_limit_repl
 from forebay.gateway.routes import POSTS
 from forebay.gateway.several import Several
 from forebay.gateway.sse import EventStream
+from forebay.gateway.straight import straighten
 from forebay.gateway.told import ContinuedStream, ToldStream
 from forebay.gateway.whole import WholeBody, looked_at, usage_in_tail
 from forebay.ports.upstream import End, ResponseHead
@@ -185,7 +186,7 @@ class Call(LentCall):
                 stream.choices = self._estimate.sequences
             stream.report_at = 1 if self._open else REPORT_EVENTS if self._context.lending is None else LEND_EVENTS
             self.data = stream.attach(self._connection.write, self._take_stream, self._report)
-            self._straighten(stream)
+            straighten(stream, self._connection.transport)
         if not self._open:
             self._passed = passed
         if not streams:
@@ -239,8 +240,8 @@ class Call(LentCall):
         stream = self._stream
         assert stream is not None
         piece = stream.feed(wire, body, whole, last)
-        if piece and self._open:
-            self._connection.write(piece)
+        if self._open:
+            self._pass(piece, stream.good)
         elif piece:
             self._open_stream(piece)
         if stream.trouble is not None:
@@ -286,7 +287,7 @@ class Call(LentCall):
         stream = self._stream
         if stream is not None and (piece := stream.cut()) is not None:
             if self._open:
-                self._connection.write(piece)
+                self._pass(piece, True)
             else:
                 self._open_stream(piece)
             self._completed()
@@ -307,7 +308,7 @@ class Call(LentCall):
             self._confirm()
         if self._emitted is not None:
             self._prepare(self._emitted)
-        self._write_head(piece, None, self._request.modern)
+        self._write_head(piece, None, self._request.modern, self._stream is not None and self._stream.good)
         self._let_body_go()
         self._meter.first_content(now_s - self._arrived_s, self._ttft_promise_s)
         self._context.desk.first_token(self._pool, self, now_s)
@@ -340,9 +341,7 @@ class Call(LentCall):
                 return
             held = self._whole = WholeBody(head, self._request.modern)
         if self._open:
-            piece = held.flow(body, last)
-            if piece:
-                self._connection.write(piece)
+            self._pass(held.flow(body, last), last)
         elif not held.add(body) and not last:
             self._pool.admission.answered(self.ticket)
             self._write_head(held.flow(held.take(), False), head.content_length, held.framed)

@@ -8,7 +8,6 @@ can always be ended by a proper error event. The trade-off is a slow path that r
 that don't end where its events do.
 """
 
-import asyncio
 import re
 from collections.abc import Callable
 from enum import StrEnum
@@ -51,13 +50,6 @@ class Trouble(StrEnum):
 def all_open(body: bytes) -> bool:
     """Whether each event in ``body`` leaves its choice open, and none calls a tool, tells a prompt or says that something is wrong."""
     return body.count(b'"finish_reason":null') == body.count(b"\n\n") and _STRANGE.search(body) is None
-
-
-def straighten(takes: Takes, client: asyncio.Transport) -> None:
-    """What ``takes`` writes to ``client`` may go to its socket itself, unless it is encrypted on its way, or there is none."""
-    own = client.get_extra_info("socket")
-    if own is not None and client.get_extra_info("sslcontext") is None:
-        takes._straight(own.fileno(), client.get_write_buffer_size, client.is_closing)
 
 
 class EventStream(Takes):

@@ -45,7 +45,7 @@ _ROOMS = {
         "background", "body", "bound", "call", "context", "desk", "door", "doubting", "duties", "ending", "firsts", "heads",
         "holding", "http", "identity", "intake", "large", "latencies", "leaving", "lent", "meters", "moving", "passed",
         "pool_desk", "reader", "recorded", "recovery", "relay", "repeats", "request", "retries", "routes", "service",
-        "shape_errors", "shaping", "silence", "sizing", "surface", "usage", "watched", "whole",
+        "shape_errors", "shaping", "silence", "sizing", "straight", "surface", "usage", "watched", "whole",
     ),
     "adapters.upstream": ("client", "connection", "exchange", "heads", "turns"),
 }

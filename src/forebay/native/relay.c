@@ -1,7 +1,7 @@
 /* The usual read of a stream, and what is asked of every request, without the interpreter: `pure.py` says in Python what each function does.
  *
  * Nothing is kept outside of objects, and the types belong to the module's object: every interpreter has its own. Each
- * call holds the GIL from beginning to end, but for what `write` and `report` do. Reads are `bytes`, which can't change;
+ * call holds the GIL from beginning to end, but for what it calls out to. Reads are `bytes`, which can't change;
  * any other object is left to Python. Nothing of `self` that was looked at before a call out is used after it unread.
  */
 
