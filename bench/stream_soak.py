@@ -30,7 +30,7 @@ from forebay.testing.raw_client import RawClient
 
 MODEL = "bench"
 ENGINES = 3
-CUT_SHARE = 0.08
+CUT_SHARE = 0.04
 TOKENS = (5, 40, 80, 150, 400)
 PACES_S = (0.0, 0.002, 0.01)
 PAD_BYTES_MAX = 3000
@@ -39,6 +39,8 @@ READY_S = 60.0
 MANNERS = ("plain", "plain", "slow", "leave", "pipeline", "half")
 RESET = b"\1\0\0\0\0\0\0\0"
 """SO_LINGER of no time: what closes then is reset."""
+
+PROBED = b'{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
 
 _ASKED = re.compile(rb"K=(\d+) N=(\d+)")
 _TOKEN = re.compile(rb"<(\d+)\.(\d+)>")
@@ -144,6 +146,11 @@ class Engine(asyncio.Protocol):
             self.transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}")
             return
         asked, fields = _ASKED.search(body), json.loads(body)
+        if not fields.get("stream"):  # is this replica well again?
+            self.transport.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(PROBED), PROBED)
+            )
+            return
         if asked:
             key, total, start = int(asked[1]), int(asked[2]), 0
         else:
