@@ -97,6 +97,12 @@ def body_too_large(limit_bytes: int) -> ErrorReply:
     return ErrorReply(413, "invalid_request_error", None, f"The request's body is larger than {limit_bytes} bytes.")
 
 
+def too_many_fields(limit_bytes: int) -> ErrorReply:
+    """The body is so large that it is passed on as it comes, and where to is not said early enough."""
+    message = f"The request's body is larger than {limit_bytes} bytes, and `model` is not among its first fields. Send `model` first."
+    return bad_request(message, "model")
+
+
 def too_much_framing(limit_bytes: int) -> ErrorReply:
     """The body is not over its bound, but comes in so many chunks that they are."""
     return ErrorReply(413, "invalid_request_error", None, f"The request's body comes in chunks of more than {limit_bytes} bytes together.")

@@ -15,7 +15,9 @@ from forebay.gateway.several import Several
 
 PROMPT_IDS_BYTES_MAX = 256 * 1024
 """Of a longer prompt (as JSON) the ids are not kept: an answer to it is not continued."""
+STOPS_MAX = 64
 STOP_CHARS_MAX = 1024
+"""Of one. With more, or longer ones, an answer is not continued: whether it ends inside one is asked of each beginning of each."""
 REPLACED = "\ufffd"
 """What half a character is decoded to."""
 
@@ -38,11 +40,16 @@ class Stops:
     much longer than what is out. A place is exact where what is out has come up to the end of an earlier token's text.
     """
 
-    __slots__ = ("_ends", "_out_chars", "_strings", "_tail", "held_chars")
+    __slots__ = ("_ends", "_out_chars", "_strings", "_tail", "held_chars", "unfollowed")
 
     def __init__(self, strings: list[str], in_output: bool) -> None:
-        self._strings = [string for string in strings if string]
-        longest = max(map(len, self._strings), default=1)
+        given = [string for string in strings if string]
+        longest = max(map(len, given), default=1)
+        self.unfollowed = ""
+        """Why it can't be told whether what is out ends inside one."""
+        if len(given) > STOPS_MAX or longest > STOP_CHARS_MAX:
+            self.unfollowed = f"it has more than {STOPS_MAX} stop strings, or one of more than {STOP_CHARS_MAX} characters"
+        self._strings = [] if self.unfollowed else given
         self.held_chars = 0 if in_output else longest - 1
         self._tail = ""
         self._out_chars = 0
@@ -110,10 +117,10 @@ class Emitted:
         self.prompt_ids = b""
         """As JSON without its brackets."""
         self.opening: Opening | None = None
-        self.stops = stops
+        self.stops = None if stops is not None and stops.unfollowed else stops
         self.several = several
         """Where there is more than one sequence."""
-        self.missing = ""
+        self.missing = "" if stops is None else stops.unfollowed
         """Why it can't be continued, once that is known."""
         self.reasons = ""
         """The same for as long as it holds: reasoning under way."""

@@ -13,11 +13,12 @@ import msgspec
 from forebay.gateway.ask import LooseAsk, ResponsesAsk
 from forebay.gateway.heads import content_type
 from forebay.gateway.request import Request
+from forebay.native import nested, string_end
 
 FIELD_BYTES_MAX = 64 * 1024
 """Of one field of a form, or one key, that is read."""
 FIELDS_MAX = 256
-"""Parts of a form."""
+"""Parts of a form, or fields at the top level of JSON, that are looked at. With a step for each of megabytes of them it takes seconds."""
 PROMPT = b"prompt"
 EMBEDS = b"prompt_embeds"
 """vLLM takes prompts here beside those in ``prompt``, which may be empty then."""
@@ -26,8 +27,6 @@ _KEY = re.compile(rb'[ \t\r\n]*"((?:[^"\\]|\\.){0,256})"[ \t\r\n]*:[ \t\r\n]*(?=
 _SCALAR = re.compile(rb"[^,}\] \t\r\n]+(?=[,}\] \t\r\n])")
 _AFTER = re.compile(rb"[ \t\r\n]*([,}])")
 _OPENING = re.compile(rb"[ \t\r\n]*\{")
-_NESTED = re.compile(rb'["{}\[\]]')
-_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _QUOTE = b'"'[0]
 _BOUNDARY = re.compile(
     rb'multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]{1,70})"|([!#-+\--9<-Z^-z|~]{1,70})(?=[\s;]|$))', re.IGNORECASE
@@ -43,25 +42,27 @@ class JsonPeek:
         "_at",
         "_before",
         "_deep",
+        "_fields",
         "_key",
         "_lists",
         "_lost",
         "_named",
         "_phase",
+        "_quoted",
         "_settled",
         "_start",
         "_values",
-        "_whole",
         "found",
         "held",
         "model_span",
         "prompts",
+        "too_many",
     )
 
     def __init__(self, lists: bytes = b"", *, whole: bool = False) -> None:
-        """``whole``: nothing flows before all of it is here, since any of its fields may say where it may go."""
-        self._whole = whole
+        """``whole``: nothing is looked for, and it flows when all of it is here: any of its fields may say where it may go."""
         self.held = bytearray()
+        self._fields, self.too_many = 0, False
         self.prompts = 0 if lists else 1
         """Seen so far."""
         self._lists = lists
@@ -72,13 +73,11 @@ class JsonPeek:
         """Where the value of ``model`` stands in ``held``."""
         self._values: dict[bytes, bytes] = {}
         self._at = 0
-        self._phase = (
-            0  # 0: {, 1: a key, 2: a value begins, 3: in a string, 4: in something nested, 5: in a string in that, 6: after a value
-        )
+        self._phase = 0  # 0: {, 1: a key, 2: a value begins, 3: in a string, 4: in something nested, 5: after a value
         self._key = b""
         self._start = 0
-        self._deep = 0
-        self._lost = False  # it is not JSON, or it is over: the engine will say which
+        self._deep, self._quoted = 0, False
+        self._lost = whole  # or it is not JSON, or it is over: the engine will say which
 
     def feed(self, part: bytes) -> None:
         """Look on."""
@@ -98,14 +97,14 @@ class JsonPeek:
     def _step(self) -> bool:
         """One step on; False where more bytes are needed for it."""
         phase = self._phase
-        if phase in (3, 5):
+        if phase == 3:
             return self._string()
         if phase == 4:
             return self._nested()
         if phase == 2:
             return self._value()
         held, at = self.held, self._at
-        match = (_OPENING, _KEY, _OPENING, _OPENING, _OPENING, _OPENING, _AFTER)[phase].match(held, at)
+        match = (_OPENING, _KEY, _OPENING, _OPENING, _OPENING, _AFTER)[phase].match(held, at)
         if match is None:
             self._lost = len(held) - at > FIELD_BYTES_MAX
             return False
@@ -115,6 +114,8 @@ class JsonPeek:
         elif phase == 1:
             self._key, self._phase = match[1], 2
         elif match[1] == b",":
+            self._fields += 1
+            self._lost = self.too_many = self._fields >= FIELDS_MAX
             self._phase = 1
         else:
             self._lost = True  # the end
@@ -140,25 +141,15 @@ class JsonPeek:
     def _string(self) -> bool:
         """Go on to the quote that ends it."""
         held, at = self.held, self._at
-        quote = held.find(b'"', at)
-        end = quote if quote >= 0 else len(held)
-        if self._phase == 3 and not self._settled and self._key == self._lists and len(held) > self._start + 1 != quote:
+        end = string_end(held, at)
+        if not self._settled and self._key == self._lists and len(held) > self._start + 1 and held[self._start + 1] != _QUOTE:
             self._settled = True  # one, and it is not empty
             self.prompts += 1
             self.found = self._named
-        if held.find(b"\\", at, end) >= 0:
-            match = _STRING.match(held, at)
-            end = match.end() if match is not None else at
-            quote = end if held[end : end + 1] == b'"' else -1
-        if quote < 0:
-            self._at = end  # before a backslash, if that is the last byte: what it escapes isn't here yet
+        if held[end : end + 1] != b'"':
+            self._at = end
             return False
-        if self._phase == 3:
-            self._over(quote + 1)
-        else:
-            self._at, self._phase = quote + 1, 4
-            if self._deep == 1 and self._counts and self._lists == PROMPT:
-                self.prompts += 1
+        self._over(end + 1)
         return True
 
     @property
@@ -167,22 +158,12 @@ class JsonPeek:
         return not self._settled and (self._key == self._lists or (self._key == EMBEDS and self._lists == PROMPT))
 
     def _nested(self) -> bool:
-        match = _NESTED.search(self.held, self._at)
-        if match is None:
-            self._at = len(self.held)
+        self._at, self._deep, self._quoted, strings, lists = nested(self.held, self._at, self._deep, self._quoted)
+        if self._counts:
+            self.prompts += lists + (strings if self._lists == PROMPT else 0)
+        if self._deep:
             return False
-        sign = match[0]
-        self._at = match.end()
-        if sign == b'"':
-            self._phase = 5
-        elif sign in (b"{", b"["):
-            self._deep += 1
-            if self._deep == 2 and sign == b"[" and self._counts:
-                self.prompts += 1
-        else:
-            self._deep -= 1
-            if not self._deep:
-                self._over(self._at)
+        self._over(self._at)
         return True
 
     def _over(self, end: int) -> None:
@@ -199,14 +180,14 @@ class JsonPeek:
             if key == b"model":
                 self.model_span = (self._start, end)
                 self._named = True
-        self.found = self._named and self._settled and not self._whole
-        self._at, self._phase = end, 6
+        self.found = self._named and self._settled
+        self._at, self._phase = end, 5
 
 
 class FormPeek:
     """The beginning of a ``multipart/form-data`` body."""
 
-    __slots__ = ("_at", "_edge", "_lost", "_parts", "_skipped", "_values", "found", "held", "model_span", "prompts")
+    __slots__ = ("_at", "_edge", "_lost", "_parts", "_skipped", "_values", "found", "held", "model_span", "prompts", "too_many")
 
     def __init__(self, boundary: bytes) -> None:
         self.held = bytearray(b"")
@@ -217,7 +198,7 @@ class FormPeek:
         self._edge = b"--" + boundary
         self._values: dict[str, str] = {}
         self._at = -1  # of the part being looked at, behind its edge; -1: before the first
-        self._parts = 0
+        self._parts, self.too_many = 0, False
         self._skipped = 0  # up to here the part being skipped has no edge; 0: none is being skipped
         self._lost = False
 
@@ -276,7 +257,7 @@ class FormPeek:
         self._at = end + len(edge)
         self._skipped = 0
         self._parts += 1
-        self._lost = self._parts > FIELDS_MAX
+        self._lost = self.too_many = self._parts > FIELDS_MAX
         return True
 
     def _note(self, name: str, start: int, end: int) -> None:

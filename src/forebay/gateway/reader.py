@@ -9,7 +9,7 @@ import re
 import httptools
 
 from forebay.gateway import bounds
-from forebay.gateway.answers import BAD_HTTP, HEAD_TOO_LARGE, LOOPED, ErrorReply, body_too_large, too_much_framing
+from forebay.gateway.answers import BAD_HTTP, HEAD_TOO_LARGE, LOOPED, ErrorReply, body_too_large, too_many_fields, too_much_framing
 from forebay.gateway.chunks import BadChunk, Chunks
 from forebay.gateway.heads import HeadFacts, without_upgrade
 from forebay.gateway.intake import Intake
@@ -319,14 +319,20 @@ class RequestReader:
             hold(self._pieces, part)
             full = intake.hold(request, size, 1.0)
         else:
-            large.peek.feed(part)
-            found = large.peek.found
-            full = intake.hold(large, size, 1.0 if found else bounds.LARGE_BODIES_FRACTION)
-            if found and self.whole is None:
-                large.hand_over()
-                self.whole = large
+            full = self._look(large, part)
         if full is not None:
             self.refuse(full)
+
+    def _look(self, large: LargeRequest, part: bytes) -> ErrorReply | None:
+        """Whether it is known now where the beginning of ``large`` goes; returns why it won't be."""
+        peek, limits = large.peek, self._intake.limits
+        peek.feed(part)
+        if peek.too_many and not peek.found:
+            return too_many_fields(limits.body_bytes_max)
+        if peek.found and self.whole is None:
+            large.hand_over()
+            self.whole = large
+        return self._intake.hold(large, len(part), 1.0 if peek.found else bounds.LARGE_BODIES_FRACTION)
 
     def _grow(self, request: Request) -> LargeRequest | None:
         """It is over the bound of what is held: go on in the way of large ones, if there is one for it and it isn't over their bound."""

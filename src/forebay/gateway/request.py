@@ -45,6 +45,8 @@ class Peek(Protocol):
     """It is known."""
     prompts: int
     """How many there are, once that is."""
+    too_many: bool
+    """It has more fields than are looked at; where it isn't `found` it never will be."""
 
     def feed(self, part: bytes) -> None:
         """The next part."""

@@ -52,8 +52,11 @@ if TYPE_CHECKING:
     from forebay.native.pure import Takes as Takes
     from forebay.native.pure import framed as framed
     from forebay.native.pure import names_media as names_media
+    from forebay.native.pure import nested as nested
+    from forebay.native.pure import string_end as string_end
 else:
     Reads, Takes, framed, names_media = _module.Reads, _module.Takes, _module.framed, _module.names_media
+    nested, string_end = _module.nested, _module.string_end
     # Of these Python's own are only what C's are held to: they would save nothing.
     Poller, Seat = getattr(_module, "Poller", pure.Poller), getattr(_module, "Seat", pure.Seat)
 POLLS = Poller is not pure.Poller

@@ -18,6 +18,8 @@ from forebay.domain.chunks import FRAMES, FRAMES_END, HEADS
 LENGTH_DIGITS_MAX = 10
 BASE64, URL, AUDIO = b"base64", b'_url"', b"input_audio"
 """Where none of these is in a body, it has neither images nor audio."""
+_SIGN = re.compile(rb'["{}\[\]]')
+_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _DIGITS = re.compile(rb"(?:0|[1-9][0-9]{0,9})(?![0-9])")
 _QUOTE, _NEWLINE = b'"\n'  # as numbers: asking whether bytes contain bytes costs ten times as much
 
@@ -254,3 +256,43 @@ def framed(read: bytes, before: bytes, after: bytes) -> bytes | None:
 def names_media(body: bytes) -> bool:
     """Whether ``body`` has a word without which it has neither images nor audio."""
     return BASE64 in body or URL in body or AUDIO in body
+
+
+def string_end(held: bytearray, at: int) -> int:
+    """Where the quote stands that ends the string which ``at`` is in; else the end of ``held``, or of it but for half an escape."""
+    quote = held.find(b'"', at)
+    end = quote if quote >= 0 else len(held)
+    if held.find(b"\\", at, end) < 0:
+        return end
+    match = _STRING.match(held, at)
+    return match.end() if match is not None else at
+
+
+def nested(held: bytearray, at: int, deep: int, quoted: bool) -> tuple[int, int, bool, int, int]:
+    """Pass over JSON from ``at`` in ``held``, ``deep`` brackets in (and in a string: ``quoted``), to where the outermost one is closed.
+
+    Returns where that is, how deep it is there (0: it is closed; else ``held`` has no more), whether in a string, and how many strings
+    have ended and lists begun right in the outermost one. Any bracket closes any other: whether it is JSON is for others to say.
+    """
+    strings = lists = 0
+    while deep > 0:
+        if quoted:
+            at = string_end(held, at)
+            if held[at : at + 1] != b'"':
+                break
+            at, quoted = at + 1, False
+            strings += deep == 1
+            continue
+        match = _SIGN.search(held, at)
+        if match is None:
+            at = len(held)
+            break
+        sign, at = match[0], match.end()
+        if sign == b'"':
+            quoted = True
+        elif sign in (b"{", b"["):
+            lists += deep == 1 and sign == b"["
+            deep += 1
+        else:
+            deep -= 1
+    return at, deep, quoted, strings, lists

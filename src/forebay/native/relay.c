@@ -630,9 +630,13 @@ names_media(PyObject *Py_UNUSED(module), PyObject *body)
     Py_RETURN_FALSE;
 }
 
+#include "scan.h"
+
 static PyMethodDef functions[] = {
     {"framed", METHOD(framed_body), METH_FASTCALL, "See forebay.native.pure.framed."},
     {"names_media", names_media, METH_O, "See forebay.native.pure.names_media."},
+    {"nested", METHOD(nested), METH_FASTCALL, "See forebay.native.pure.nested."},
+    {"string_end", METHOD(string_end), METH_FASTCALL, "See forebay.native.pure.string_end."},
     {NULL, NULL, 0, NULL},
 };
 

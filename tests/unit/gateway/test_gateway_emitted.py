@@ -10,7 +10,7 @@ from reads import taking
 from forebay.gateway.asking import IDS_BODY_BYTES_MAX, Wants, asking
 from forebay.gateway.body import decode
 from forebay.gateway.continuing import plan
-from forebay.gateway.emitted import PROMPT_IDS_BYTES_MAX, Emitted, Stops
+from forebay.gateway.emitted import PROMPT_IDS_BYTES_MAX, STOP_CHARS_MAX, STOPS_MAX, Emitted, Stops
 from forebay.gateway.events import decode_event, without_ids, without_usage
 from forebay.gateway.retries import RETRY_BURST, RETRY_SHARE, HeldIds, RetryBudget
 from forebay.gateway.told import ToldStream
@@ -372,3 +372,13 @@ def test_a_plan_needs_to_know_how_much_may_come():
     emitted = _log(_event("", (), list(range(50))), *[_event("x", (1,)) for _ in range(50)])
     assert made.left(emitted, 50) == 0
     assert json.loads(made.body(emitted, 20))["max_tokens"] == 30
+
+
+@pytest.mark.parametrize("strings", [["x" * (STOP_CHARS_MAX + 1)], ["x"] * (STOPS_MAX + 1)], ids=["long", "many"])
+def test_an_answer_is_not_continued_where_its_stop_strings_are_too_much_to_follow(strings):
+    """Whether it ends inside one is asked with each beginning of each: of one of 8 MB that would never have ended."""
+    stops = Stops(strings, in_output=True)
+    assert not stops.straddled
+    assert _log(ROLE, _event("a", (1,)), _event("b", (2,)), stops=stops).keep() == stops.unfollowed
+    assert "64 stop strings" in stops.unfollowed
+    assert not Stops(["x" * STOP_CHARS_MAX] * STOPS_MAX, in_output=True).unfollowed

@@ -61,6 +61,22 @@ def test_a_peek_is_linear_in_what_is_hostile():
         assert not peek.found
 
 
+def test_a_large_body_of_very_many_fields_is_not_looked_into_for_ever():
+    """Two microseconds for each of a million kept all streams waiting for seconds."""
+    peek = JsonPeek()
+    peek.feed(b"{" + b'"a":1,' * 2000 + b'"model":"llama"}')
+    assert (peek.too_many, peek.found) == (True, False)
+    early = JsonPeek()
+    early.feed(b'{"model":"llama",' + b'"a":1,' * 2000 + b'"b":1}')
+    assert early.found
+
+
+def test_what_is_read_as_a_whole_is_not_looked_into():
+    peek = peek_for(b"application/json", False, whole=True)
+    peek.feed(b'{"model":"llama","input":"a"}')
+    assert (peek.found, peek.too_many, peek.fields(), bytes(peek.held)) == (False, False, b"{}", b'{"model":"llama","input":"a"}')
+
+
 def form(model=b"llama", boundary=b"XyZ", file=b"\x00" * 50, **more):
     fields = b"".join(
         b'--%b\r\ncontent-disposition: form-data; name="%b"\r\n\r\n%b\r\n' % (boundary, name.encode(), value)
@@ -246,6 +262,24 @@ def test_an_engine_that_waits_for_the_rest_of_a_slow_clients_body_does_not_hang(
         assert sum(front.gateway.desk.pools["chat"].silences.found.values()) == 0
 
     world(test, echo, echo, limits=LIMITS)
+
+
+def test_a_large_body_that_names_its_model_behind_too_many_fields_is_told_so(large):
+    body = b"{" + b'"a":1,' * 4000 + b'"model":"llama"}'
+
+    async def test(front, engine):
+        for framing in ("content-length", "transfer-encoding"):
+            client = await front.client()
+            value = str(len(body)) if framing == "content-length" else "chunked"
+            client.writer.write(f"POST {CHAT} HTTP/1.1\r\n{framing}: {value}\r\n\r\n".encode())
+            client.writer.write(body if framing == "content-length" else b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+            answer = await client.read()
+            assert (answer.status, answer.json()["error"]["param"]) == (400, "model")
+            assert "Send `model` first" in answer.json()["error"]["message"]
+        assert front.gateway.http.bodies_bytes == 0
+        assert not engine.got
+
+    large(test)
 
 
 def test_a_stream_that_was_asked_for_beyond_what_was_looked_at_is_one(large):

@@ -76,3 +76,52 @@ def test_references_are_given_back():
 def test_what_are_no_bytes_is_said(wrong):
     with pytest.raises(TypeError, match="takes bytes"):
         wrong()
+
+
+JSON_SIGNS = st.lists(
+    st.sampled_from([b'"', b"\\", b"[", b"]", b"{", b"}", b",", b"a", b'\\"', b'"a"', b"[1]", b'{"a":"b"}', b"\x00\xff"]), max_size=30
+)
+
+
+@needs_built
+@given(JSON_SIGNS, st.integers(0, 12), st.integers(0, 3), st.booleans())
+def test_what_is_nested_is_passed_over_alike(signs, at, deep, quoted):
+    held = bytearray(b"".join(signs))
+    at = min(at, len(held))
+    assert BUILT.nested(held, at, deep, quoted) == pure.nested(held, at, deep, quoted)
+    assert BUILT.string_end(held, at) == pure.string_end(held, at)
+
+
+@pytest.mark.parametrize("module", BOTH)
+@given(JSON_SIGNS, st.integers(1, 7))
+def test_what_is_nested_is_passed_over_alike_wherever_it_is_cut(module, signs, step):
+    body = b"".join(signs)
+    held, at, deep, quoted, strings, lists = bytearray(), 0, 1, False, 0, 0
+    for start in range(0, len(body), step):
+        held += body[start : start + step]
+        at, deep, quoted, more_strings, more_lists = module.nested(held, at, deep, quoted)
+        strings, lists = strings + more_strings, lists + more_lists
+        if not deep:
+            break
+    assert (at, deep, quoted, strings, lists) == module.nested(bytearray(body), 0, 1, False)
+
+
+@pytest.mark.parametrize("module", BOTH)
+def test_one_call_passes_over_all_that_is_nested(module):
+    """A step of the interpreter for each of megabytes of brackets and strings kept all streams waiting for seconds."""
+    for item, strings, lists in ((b'"a",', 1, 0), (b'"\\"",', 1, 0), (b"[1],", 0, 1), (b'{"a":["b"]},', 0, 0)):
+        held = bytearray(item * 1000 + b"] ,")
+        assert module.nested(held, 0, 1, False) == (len(held) - 2, 0, False, 1000 * strings, 1000 * lists)
+
+
+@needs_built
+@pytest.mark.parametrize(
+    "call", [(bytearray(b"a"), 2, 1, False), (bytearray(b"a"), -1, 1, False), (b"a", 0, 1, False), (bytearray(), None, 1, False)]
+)
+def test_what_no_call_says_is_refused(call):
+    with pytest.raises((TypeError, ValueError)):
+        BUILT.nested(*call)
+    with pytest.raises((TypeError, ValueError)):
+        BUILT.string_end(*call[:2])
+    with pytest.raises(TypeError):
+        BUILT.nested(*call[:2])
