@@ -31,8 +31,8 @@ _QUOTE = b'"'[0]
 _BOUNDARY = re.compile(
     rb'multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]{1,70})"|([!#-+\--9<-Z^-z|~]{1,70})(?=[\s;]|$))', re.IGNORECASE
 )
-_NAME = re.compile(rb'content-disposition:[ \t]*form-data\b[^\r\n]*?;[ \t]*name=(?:"([^"\r\n]{0,256})"|([^;\s"]{1,256}))', re.IGNORECASE)
-_FILE = re.compile(rb"content-disposition:[^\r\n]*;[ \t]*filename\*?=", re.IGNORECASE)
+_DISPOSITION = re.compile(rb"^content-disposition:[ \t]*form-data[ \t]*(;[^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_PARAMETER = re.compile(rb'[ \t]*;[ \t]*+([^\s;="]++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]++|\\.)*+)"|([^\s;"]*+))')
 
 
 class JsonPeek:
@@ -237,11 +237,11 @@ class FormPeek:
             return False
         head = bytes(held[self._at : head_end])
         start = head_end + 4
-        name = _NAME.search(head)
-        if name is not None and _FILE.search(head) is None:
+        name = field_name(head)
+        if name is not None:
             end = held.find(b"\r\n" + edge, start, start + FIELD_BYTES_MAX)
             if end >= 0:
-                self._note((name[1] or name[2] or b"").decode("utf-8", "replace"), start, end)
+                self._note(name.decode("utf-8", "replace"), start, end)
             elif len(held) - start < FIELD_BYTES_MAX:
                 return False
         self._skipped = start - 2
@@ -266,6 +266,20 @@ class FormPeek:
             if name == "model":
                 self.model_span = (start, end)
                 self.found = True
+
+
+def field_name(head: bytes) -> bytes | None:
+    """Of the part of a form that has ``head``; None where it is a file, or has none. In one pass: heads come from anybody."""
+    line = _DISPOSITION.search(head)
+    name, at = None, 0
+    while line is not None and (parameter := _PARAMETER.match(line[1], at)) is not None:
+        at = parameter.end()
+        key = parameter[1].lower()
+        if key in (b"filename", b"filename*"):
+            return None
+        if key == b"name" and name is None:
+            name = parameter[2] if parameter[2] is not None else parameter[3]
+    return name
 
 
 def form_peek(request: Request) -> FormPeek | None:
