@@ -48,6 +48,11 @@ class Books:
         return self._pump.preempted_total
 
     @property
+    def barren_since_s(self) -> float | None:
+        """Since when there has been no replica, and none to come; None: there is."""
+        return self._replicas.barren_since_s
+
+    @property
     def tight(self) -> bool:
         """On a replica there was no room for a request but by what prompts share, or by who ends when."""
         return any(replica.tight for replica in self._replicas.listed)

@@ -34,6 +34,8 @@ DOUBTED_STATUSES: Final = frozenset({400, 413, 422})
 """Of other people's engines: they say that the request is wrong, which only the engines can know that it was asked of."""
 FAILURES: Final = frozenset({429, *ASKS_KEY})
 """Of our own engines, as those from 500 on are: another may serve what one refuses so."""
+BARREN_S: Final = 3.0
+"""World seconds that what another gateway forwarded waits here where there is no replica: one may just be on its way from there to here."""
 
 
 class Moving(Doubting):
@@ -51,6 +53,9 @@ class Moving(Doubting):
 
     def sweep(self, now_s: float) -> None:
         """See `recovery.Recovery.sweep`."""
+        if self._connection.by_peer and self._lies_idle(now_s):
+            self.shut(Refuse(self.ticket, Refusal.NO_REPLICAS, NO_REPLICAS_RETRY_S))
+            return
         if self._home.ways is not None and self._exchange is None and not (self._over or self._open or self._left):
             if self._retries:
                 self._flee(now_s)
@@ -71,6 +76,20 @@ class Moving(Doubting):
             self._try_elsewhere("The place it was spilled to did not begin its answer in time.")
             return
         super().sweep(now_s)
+
+    def _lies_idle(self, now_s: float) -> bool:
+        """No replica was sent it, and there has been none here to send it to: the gateway that forwarded it may have some."""
+        admission = self._home.admission
+        if self._exchange is not None or self._open or self._over or self._tried or isinstance(admission, SpillAdmission):
+            return False
+        since_s = admission.barren_since_s
+        return since_s is not None and now_s - max(since_s, self._arrived_s) > BARREN_S
+
+    def _as_told(self, effect: Refuse) -> Refuse:
+        """To another gateway, that there is no replica *here* is no last word on what none was asked."""
+        if effect.why is Refusal.NO_REPLICAS and self._connection.by_peer and not self._tried:
+            return Refuse(effect.ticket, Refusal.HANDED_BACK, effect.retry_after_s)
+        return effect
 
     def overflowed(self, effect: Refuse) -> bool:
         """It is about to be refused, and admission has let go of it: whether it arrives elsewhere instead."""

@@ -118,7 +118,7 @@ class Call(LentCall):
             return
         if self._doubt is not None and self._says_doubted():
             return
-        context = self._context
+        effect, context = self._as_told(effect), self._context
         self._over = True
         self._forget_emitted()
         self._tell_here()

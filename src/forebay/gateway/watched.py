@@ -57,15 +57,30 @@ class Watched(Recovery):
             self._drop_exchange()
             self.end(End.CUT, "")  # as if it had hung up: nothing is missing
         elif silent or now_s - self._sent_s > self._total_s:
-            self._drop_exchange()
-            if self._open:
-                self._take_back()
-                self._broken("The engine did not go on in time.")
-            else:
-                self._failed(End.TIMEOUT, "")
-        elif self._ask.stream and not self._open and now_s > self._first_due_s and self._another():
+            self._overdue(silent and now_s - self._sent_s <= self._total_s)
+        elif self._ask.stream and not self._open and now_s > self._first_due_s:
+            self._begins_late()
+
+    def _begins_late(self) -> None:
+        """Its first content is overdue."""
+        if self._another():
             self._drop_exchange()
             self._try_elsewhere("The engine did not begin its answer in time.")
+        elif self._connection.by_peer and self._replica not in self._home.routed:
+            self.shut(Refuse(self.ticket, Refusal.HANDED_BACK, NO_REPLICAS_RETRY_S))
+
+    def _overdue(self, silent: bool) -> None:
+        """Its engine has been silent for as long as may be, or (not ``silent``) it has taken as long as may be in all."""
+        tries = silent and self._ask.stream and not self._open and self._another()
+        self._drop_exchange()
+        if self._open:
+            self._take_back()
+            self._broken("The engine did not go on in time.")
+        elif tries:  # a tier that is promised little has a later first content than it has patience with silence
+            self._take_back()
+            self._try_elsewhere("The engine did not begin its answer in time.")
+        else:
+            self._failed(End.TIMEOUT, "")
 
     def streaming(self) -> tuple[str, float] | None:
         """Its replica, and when that last sent something; None unless tokens should be coming."""

@@ -623,6 +623,20 @@ def test_a_tier_may_be_less_patient_than_the_gateway(world, spec):
     world(test, stream_hangs, spec=msgspec.structs.replace(spec, tiers=tiers), limits=Limits(idle_s=20.0))
 
 
+def test_a_stream_that_has_not_begun_is_tried_elsewhere_when_its_engine_is_silent_though_its_tier_is_promised_little(world, spec):
+    """Its client was told 504, though another replica was there: the silence is over before a first content of that tier is overdue."""
+    patient = msgspec.structs.replace(spec.tiers[0], ttft_s=20.0)
+
+    async def test(front):
+        answer = await front.ask(STREAM)
+        assert (answer.status, answer.events()[-1]) == (200, "[DONE]")
+        assert 20 < front.clock.now_s() < 25
+        assert [len(engine.seen) for engine in front.engines] == [1, 1]
+
+    tiers = (patient, *spec.tiers[1:])
+    world(test, hangs, tokens(3), spec=msgspec.structs.replace(spec, tiers=tiers), limits=Limits(idle_s=20.0))
+
+
 def test_world_seconds_run_faster_than_real_ones(world):
     async def test(front):
         loop_s = asyncio.get_running_loop().time()

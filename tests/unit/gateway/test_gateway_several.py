@@ -175,15 +175,67 @@ def test_nothing_is_forwarded_twice():
         world.lease("a", to="b")
         client = await world.client("a")
         client.send(CHAT, BODY)
-        await world.sleep(5.0)
-        assert world.inside() == {"a": 1, "b": 1}, "it waits at b, and does not come back"
+        await world.sleep(2.5)
+        assert world.inside() == {"a": 1, "b": 1}, "it waits at b, where the replica may be in a moment"
+        await world.sleep(2.5)
+        assert world.inside() == {"a": 1, "b": 0}, "b has given it back, and it waits at home"
         assert list(world.gateways["b"].shown.forwarded()) == []
         answer = await client.read()
         assert (answer.status, answer.json()["error"]["code"]) == (503, "no_replicas")
-        assert "retry-after" in answer.headers, "b's refusal is the answer: a has nothing to add"
+        assert "retry-after" in answer.headers
         assert engines(world) == [0]
+        assert list(world.gateways["a"].shown.forwarded()) == [("chat", "b", 1)], "once, and not once more"
 
     several(test, whole)
+
+
+def test_what_was_forwarded_waits_for_a_replica_that_moves_after_it():
+    async def test(world):
+        world.lease("b", to="a")
+        world.lease("a", to="b")
+        client = await world.client("a")
+        client.send(CHAT, BODY)
+        await world.sleep(2.5)
+        world.lease("b", to="b")
+        answer = await client.read()
+        assert (answer.status, answer.headers["x-forebay-gateway"]) == (200, "b")
+
+    several(test, whole)
+
+
+def test_what_was_forwarded_and_waits_where_the_last_replica_left_routing_is_served_at_home():
+    """It was told 503 after fifteen seconds, as the other gateway's last word, though this one had a replica all along."""
+
+    async def test(world):
+        world.lease("b", "", capacity=ONE_SLOT)
+        for _ in range(2):  # one runs at b, the other waits there
+            client = await world.client("a")
+            client.send(CHAT, BODY)
+            await world.sleep(0.01)
+        assert world.inside() == {"a": 2, "b": 2}
+        world.lease("", "a", capacity=ONE_SLOT)
+        await world.sleep(6.0)
+        assert engines(world) == [1, 1], "it runs at home"
+        assert world.gateways["b"].desk.pools["chat"].meters["interactive"].shed["handed_back"] == 1
+
+    several(test, hangs, hangs)
+
+
+def test_a_forwarded_stream_that_a_replica_has_not_begun_which_left_routing_is_served_at_home():
+    async def test(world):
+        world.lease("b", "")
+        client = await world.client("a")
+        client.send(CHAT, {**BODY, "stream": True})
+        await world.sleep(0.1)
+        world.lease("b", "a")
+        gateway = world.gateways["b"]
+        gateway.desk.failed(gateway.desk.pools["chat"], "r0", "it is gone", gone=True)
+        answer = await client.read()
+        assert (answer.status, answer.events()[-1]) == (200, "[DONE]")
+        assert 5 < world.clock.now_s() < 20
+        assert engines(world)[1] == 1
+
+    several(test, hangs, streams)
 
 
 def test_a_peer_that_is_gone_costs_no_request_where_this_one_can_serve_later():
