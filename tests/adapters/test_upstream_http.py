@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from forebay.adapters.upstream import HttpUpstream
-from forebay.adapters.upstream.connection import HEAD_BYTES_MAX
+from forebay.adapters.upstream.heads import HEAD_BYTES_MAX
 from forebay.ports import End, FetchFailed, fetch, get_request
 from forebay.testing.fake_engine import FakeEngine
 from forebay.testing.loop import CallbackErrors, network, run

@@ -19,7 +19,7 @@ from forebay.admission.foresight import LOOK_EVERY_S, doomed
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix
-from forebay.admission.prior import SPARSELY
+from forebay.admission.prior import MARGIN, SPARSELY
 from forebay.admission.pump import NO_REPLICAS_HOLD_S as NO_REPLICAS_HOLD_S
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX
@@ -93,11 +93,11 @@ class Admission(Books):
         deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
         entry = self._tickets[ticket] = Ticket(ticket, lane, account, shape, now_s, deadline_s, patience_s, whole, prefix, excluded, only)
         replicas = self._replicas
+        if patience_s < math.inf and (patience_s <= 0 or replicas.prefill_s(entry) > MARGIN * patience_s):
+            self._refuse(entry, Refusal.WOULD_EXPIRE, now_s, effects)
+            return effects
         if not lane.preemptible:
-            pump.urgent_s = now_s
-            replicas.reserve.arrived_tokens += entry.uncached
-            if not replicas.courteous:
-                replicas.be_courteous(True)
+            self._presses(entry, now_s)
         goes_next = (not waiting.count or not waiting.ahead(lane)) and not (lane.preemptible and waiting.held)
         if goes_next or waiting.bound == waiting.count:
             first = replicas.choose(entry, replicas.listed, now_s) if goes_next else pump.place_beside(entry, now_s)
@@ -271,6 +271,14 @@ class Admission(Books):
         if tier not in self._lane_of:
             return f"pool {self.pool!r} has no tier {tier!r}; it has {', '.join(self._lane_of)}"
         return f"ticket {ticket} has not ended yet; tickets are given once"
+
+    def _presses(self, entry: Ticket, now_s: float) -> None:
+        """An arrival that preemptible work gives way to."""
+        self._pump.urgent_s = now_s
+        replicas = self._replicas
+        replicas.reserve.arrived_tokens += entry.uncached
+        if not replicas.courteous:
+            replicas.be_courteous(True)
 
     def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
         """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""

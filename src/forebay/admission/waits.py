@@ -18,6 +18,8 @@ from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture
 from forebay.domain.signal import Known
 
+FAILED_RETRY_S = 5.0
+"""Each replica has failed this one: those that fail others too are out for so long (`outliers.EJECT_S`), then others are asked anew."""
 NO_REPLICAS_RETRY_S = 30.0
 """Retry-After where nothing is expected."""
 FORESIGHT_S = 600.0
@@ -102,6 +104,8 @@ def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why
         return None
     if why is Refusal.HOLDER_OUT:
         return HOLDER_RETRY_S
+    if why is Refusal.NO_REPLICAS and ticket.excluded:
+        return FAILED_RETRY_S
     ready_in_s = None if replicas.ready_at_s is None else replicas.ready_at_s - now_s
     if why is Refusal.NO_REPLICAS or (ready_in_s is not None and not replicas.listed):
         return bounded(NO_REPLICAS_RETRY_S if ready_in_s is None else ready_in_s)

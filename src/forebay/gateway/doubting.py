@@ -11,12 +11,16 @@ from forebay.gateway.body import previous_of
 from forebay.gateway.meters import Outcome
 from forebay.gateway.passed import PassedHead
 from forebay.gateway.pool_desk import PoolDesk
+from forebay.gateway.routes import POSTS
 from forebay.gateway.watched import Watched
 
 UNKNOWN_HERE: Final = frozenset({404, 405})
 """Of our own engines, as of a wrong model behind an address, or of something that is no engine."""
 MAIN: Final = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings"})
 """Paths that each engine of a pool has or none: of others, versions of one engine know more and fewer."""
+SPACE: Final = b" \t\r\n"
+BROKEN_OFF: Final = "The engine broke its answer off."
+NO_ANSWER: Final = "The engine answered 200, with nothing that is an answer."
 
 
 class Doubt:
@@ -83,3 +87,15 @@ class Doubting(Watched):
         self._end(Outcome.REFUSED_BY_ENGINE, None, let_go=True)
         self._connection.finish(self._keep_alive)
         return True
+
+    def _unfit(self, passed: PassedHead) -> bool:
+        """Whether what an engine of our own answers, and is neither JSON nor events, is none of what was asked for."""
+        route = POSTS[self._request.target.partition(b"?")[0]]
+        return not (self._pool.foreign or self._pool.peer) and (passed.html or (route.generates and not route.multipart))
+
+    def _is_none(self, body: bytes) -> bool:
+        """Whether the ``body`` of a 200 is no answer: there is nothing in it, or no JSON where that alone can be one."""
+        if self._pool.peer:
+            return False
+        text = body.lstrip(SPACE)
+        return not text or (POSTS[self._path()].generates and not text.startswith((b"{", b"[")))

@@ -28,13 +28,14 @@ NOT_TO_ENGINES = HOP_BY_HOP | {
     b"x-not-upgraded",
     b"x-request-id",
 }
-_PATIENCE_UNITS_S = {b"x-stainless-read-timeout": 1.0, b"x-forebay-deadline": 0.001}
+OUR_DEADLINE = b"x-forebay-deadline"
+_PATIENCE_UNITS_S = {b"x-stainless-read-timeout": 1.0, OUR_DEADLINE: 0.001}
 """Headers that say how long the client waits for the first byte: the OpenAI SDK's in seconds, ours in milliseconds from now."""
 HOP_WAITED_S_MAX = 7 * 86_400.0
 """Real seconds. Nothing waits so long that it is forwarded after it."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
-_NUMBER = re.compile(rb"[0-9]{1,9}(\.[0-9]{0,9})?")
+_NUMBER = re.compile(rb"-?[0-9]{1,9}(\.[0-9]{0,9})?")
 _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 
 
@@ -71,7 +72,7 @@ class HeadFacts:
             if name == b"via" and itself:
                 self.looped = self.looped or itself in value.replace(b",", b" ").split()
             if name in _PATIENCE_UNITS_S:
-                self.patience_s = min(self.patience_s, _patience_s(value, _PATIENCE_UNITS_S[name]))
+                self.patience_s = min(self.patience_s, _patience_s(value, name))
             if name not in NOT_TO_ENGINES:
                 lines.append((name, value))
             else:
@@ -116,10 +117,18 @@ def content_type(facts: HeadFacts) -> bytes:
     return match[1] if match is not None else b""
 
 
-def _patience_s(value: bytes, unit_s: float) -> float:
-    """What a header says, or for ever where it says nothing that is a time: SDKs send words too."""
+def _patience_s(value: bytes, name: bytes) -> float:
+    """What a header says, or for ever where it says nothing that is a time: SDKs send words too, and zero for no timeout.
+
+    A deadline of ours that is not above zero is over.
+    """
     number = _NUMBER.fullmatch(value.strip())
-    return float(number[0]) * unit_s if number is not None else math.inf
+    if number is None:
+        return math.inf
+    seconds = float(number[0]) * _PATIENCE_UNITS_S[name]
+    if seconds <= 0:
+        return 0.0 if name == OUR_DEADLINE else math.inf
+    return seconds
 
 
 def _waited_s(value: bytes) -> float:

@@ -141,15 +141,12 @@ class Recovery(Ending, ABC):
         elif end in _RETRYABLE:
             message = f"The engine could not be reached or broke off ({end})."
             self._try_elsewhere(message, detail=detail, paid=end not in _UNSENT, gone=end is End.REFUSED)
-        elif self._pool.foreign:
-            self._try_elsewhere(f"The engine did not answer ({end}).", detail=detail)
-        elif end is End.TIMEOUT:
+        elif end is End.TIMEOUT and not self._pool.foreign:
             self._blame("It did not answer in time.")
             who = f"gateway {self._pool.peer}, to which the request was forwarded," if self._pool.peer else "engine"
             self._give_up(ErrorReply(504, "server_error", "engine_timeout", f"The {who} did not answer in time."))
-        else:
-            self._blame(f"Its answer is no HTTP ({detail}).")
-            self._give_up(ErrorReply(502, "server_error", "bad_engine_response", f"The engine's answer is not one ({detail})."))
+        else:  # what is there speaks no HTTP, or other people's engine was silent
+            self._try_elsewhere(f"The engine did not answer ({end}).", detail=detail)
 
     def _locked_out(self, status: int) -> None:
         """Its engine asks for a key, which is no fault of the client's: it leaves routing at once, and others are asked."""

@@ -17,16 +17,14 @@ from forebay.domain.shape import Shape, Usage
 from forebay.gateway.asking import NOTHING, UNASKED, asking
 from forebay.gateway.continuing import plan
 from forebay.gateway.dialects import in_shape
-from forebay.gateway.doubting import UNKNOWN_HERE
+from forebay.gateway.doubting import BROKEN_OFF, NO_ANSWER, UNKNOWN_HERE
 from forebay.gateway.emitted import Emitted, Stops
 from forebay.gateway.lent import LEND_EVENTS, LentCall
 from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.moving import FAILURES
-from forebay.gateway.passed import PassedHead
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
 from forebay.gateway.refusals import ENGINE_ASKS_KEY, broke_off, over_limit_reply, refusal_reply
-from forebay.gateway.routes import POSTS
 from forebay.gateway.several import Several
 from forebay.gateway.sse import EventStream
 from forebay.gateway.straight import straighten
@@ -201,8 +199,8 @@ class Call(LentCall):
             self._answer, self._passed = head, passed
             self._wire_bytes += len(body)
             usage, aborted = self._look_at(body)
-            if aborted:
-                self._try_elsewhere("The engine broke its answer off.")
+            if aborted or (body[:1] != b"{" and self._is_none(body)):
+                self._try_elsewhere(BROKEN_OFF if aborted else NO_ANSWER)
             else:
                 self._write_whole(body)
                 self._served(_COMPLETED, usage)
@@ -211,11 +209,6 @@ class Call(LentCall):
         self.data(body, body, True, True)
         if self._exchange is exchange:  # else it was given up, and may be under way again
             self.end(_COMPLETE, "")
-
-    def _unfit(self, passed: PassedHead) -> bool:
-        """Whether what an engine of our own answers, and is neither JSON nor events, is none of what was asked for."""
-        route = POSTS[self._request.target.partition(b"?")[0]]
-        return not (self._pool.foreign or self._pool.peer) and (passed.html or (route.generates and not route.multipart))
 
     def _stream_of(self, head: ResponseHead) -> EventStream:
         """What takes this stream's reads."""
@@ -375,8 +368,8 @@ class Call(LentCall):
                 self._refuse(error)
                 return
         usage, aborted = self._look_at(body)
-        if aborted:
-            self._try_elsewhere("The engine broke its answer off.")
+        if aborted or (body[:1] != b"{" and head.status == 200 and self._is_none(body)):
+            self._try_elsewhere(BROKEN_OFF if aborted else NO_ANSWER)
             return
         self._write_whole(body)
         self._served(outcome, usage)

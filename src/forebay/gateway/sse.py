@@ -184,7 +184,7 @@ class EventStream(Takes):
 
     def cut(self) -> bytes | None:
         """The connection broke off: what is left to send if that came after ``[DONE]`` and nothing is missing, else None."""
-        if self.trouble is not None or not self.done:
+        if self.trouble is not None or not self.done or self._is_none():
             return None
         self.good = self.opened = True
         self.done = False
@@ -217,13 +217,18 @@ class EventStream(Takes):
     def _finish(self, wire: bytes | None, passed: bytes) -> bytes:
         if self.withheld:  # the last event there is
             wire, passed, self.withheld = None, passed + self.withheld, b""
-        if not self.done and (self._finished_at != self.events or (self.choices > 1 and self.finishes < self.choices)):
+        ended = self.done or (self._finished_at == self.events and (self.choices == 1 or self.finishes >= self.choices))
+        if not ended or self._is_none():
             self.trouble = Trouble.UNFINISHED
             return self._send_or_hold(self._framed(passed))
         self.good = self.opened = True  # a good stream without content is an answer too
         end = wire if wire is not None else self._framed(passed) + (LAST_CHUNK if self._reframe else b"")
         self.done = False
         return self._send_or_hold(end)
+
+    def _is_none(self) -> bool:
+        """Nothing was said in it, not even that the answer is an empty one."""
+        return not (self.opened or self.events or self.finishes or self.usage is not None)
 
     def _send_or_hold(self, piece: bytes) -> bytes:
         """What may go now. Before the first content, and from ``[DONE]`` on, pieces wait; trouble before content drops them."""

@@ -1,11 +1,14 @@
 """The admission machine by hand: each refusal, each budget, and what a request's life looks like from outside."""
 
+import math
+
 import msgspec
 import pytest
 
 from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.machine import NO_REPLICAS_HOLD_S, Admission
 from forebay.admission.outcomes import Refusal
+from forebay.admission.outliers import EJECT_S
 from forebay.admission.pump import SKIPS_MAX
 from forebay.admission.tickets import RETRIES_MAX
 from forebay.admission.waits import NO_REPLICAS_RETRY_S, UNMEASURED_RETRY_S
@@ -458,7 +461,7 @@ def test_refused_no_replicas_when_every_one_has_failed_it() -> None:
     pool = machine("a")
     pool.arrive(1, "standard", "t", SHORT, 0.0)
     pool.arrive(2, "standard", "t", SHORT, 0.0)
-    assert pool.retry(1, 1.0) == [Refuse(1, Refusal.NO_REPLICAS, NO_REPLICAS_RETRY_S), sent(2, "a")]
+    assert pool.retry(1, 1.0) == [Refuse(1, Refusal.NO_REPLICAS, EJECT_S), sent(2, "a")]
 
 
 def test_one_that_never_reached_its_replica_waits_for_it_to_come_back() -> None:
@@ -470,7 +473,7 @@ def test_one_that_never_reached_its_replica_waits_for_it_to_come_back() -> None:
     pool.check()
     assert pool.next_deadline_s() == 1.0 + NO_REPLICAS_HOLD_S
     assert pool.set_roster(roster("a"), 5.0) == [sent(1, "a")]
-    assert pool.retry(1, 6.0, reached=False) == [Refuse(1, Refusal.NO_REPLICAS, NO_REPLICAS_RETRY_S)], "one that is listed was a try"
+    assert pool.retry(1, 6.0, reached=False) == [Refuse(1, Refusal.NO_REPLICAS, EJECT_S)], "one that is listed was a try"
 
 
 def test_retries_are_bounded() -> None:
@@ -523,6 +526,25 @@ def test_displacing_one_that_was_preempted_lets_nobody_in() -> None:
     assert whys(pool.arrive(4, "interactive", "t", SHORT, 3.0)) == [(4, Refusal.QUEUE_FULL)]
     assert pool.waiting == 2
     pool.check()
+
+
+@pytest.mark.parametrize(("patience_s", "refused"), [(0.0, True), (-1.0, True), (0.4, True), (0.9, False), (1.5, False), (math.inf, False)])
+def test_whose_time_is_over_or_too_short_for_its_prompt_alone_starts_nowhere_though_there_is_room(patience_s: float, refused: bool) -> None:
+    """It was started, and answered to nobody. What is only foreseen, such as how long an answer takes, refuses nobody who could start."""
+    pool = machine("a", of=capacity(prefill_tokens=1000, per_s=10.0))
+    effects = pool.arrive(1, "interactive", "t", SHORT, 5.0, patience_s=patience_s, whole=True)
+    assert (whys(effects) == [(1, Refusal.WOULD_EXPIRE)]) is refused
+    assert (effects == [sent(1, "a")]) is not refused
+    assert sum(replica.streams for replica in pool.load(5.0)[1]) == (0 if refused else 1)
+    pool.check()
+
+
+def test_whom_each_replica_has_failed_is_told_to_come_back_when_they_may_be_well_again() -> None:
+    """It was told half a minute, as where nothing is there."""
+    pool = machine("a", "b")
+    assert pool.arrive(1, "interactive", "t", SHORT, 0.0) == [sent(1, "a")]
+    assert pool.retry(1, 1.0) == [sent(1, "b")]
+    assert pool.retry(1, 2.0) == [Refuse(1, Refusal.NO_REPLICAS, EJECT_S)]
 
 
 def test_batch_of_a_client_that_waits_ten_minutes_is_not_due_as_it_comes() -> None:

@@ -69,7 +69,7 @@ async def nothing(_, answer):
     await answer.gone.wait()
 
 
-@pytest.mark.parametrize(("script", "why"), [(fails, "answered 500"), (garbage, "no HTTP"), (nothing, "in time"), (None, "refused")])
+@pytest.mark.parametrize(("script", "why"), [(fails, "answered 500"), (garbage, "not HTTP"), (nothing, "in time"), (None, "refused")])
 def test_a_gateway_in_front_of_one_dead_engine_says_so_in_its_log(world, spec, script, why):
     """A pool of one replica is never ejected, so nothing was ever said."""
 

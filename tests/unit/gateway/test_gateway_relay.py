@@ -369,16 +369,6 @@ def test_an_error_event_that_is_the_clients_fault_becomes_its_status(world):
     world(test, in_stream({"error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}}), whole)
 
 
-def test_garbage_is_a_502(world):
-    async def garbage(_, answer):
-        answer.raw(b"SSH-2.0\r\n\r\n")
-
-    async def test(front):
-        assert (await front.ask(CHAT)).status == 502
-
-    world(test, garbage)
-
-
 # -- broken off after content ---------------------------------------------------------------------------------------------
 
 

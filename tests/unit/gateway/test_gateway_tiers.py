@@ -113,6 +113,30 @@ def test_every_answer_and_refusal_names_its_tier_in_a_header_and_streams_pass_as
     world(test, whole(), capacity=one_slot)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "status"),
+    [
+        ("x-forebay-deadline", "0", 429),
+        ("x-forebay-deadline", "-250", 429),
+        ("x-forebay-deadline", "-0.5", 429),
+        ("x-forebay-deadline", "soon", 200),
+        ("x-stainless-read-timeout", "0", 200),
+        ("x-stainless-read-timeout", "-1", 200),
+        ("x-stainless-read-timeout", "30", 200),
+    ],
+)
+def test_a_deadline_that_is_over_is_told_at_once_and_a_timeout_of_zero_is_none(world, name, value, status):
+    async def test(front):
+        answer = await front.ask(CHAT, {name: value})
+        assert answer.status == status
+        assert len(front.engines[0].seen) == (status == 200)
+        assert front.clock.now_s() < 0.1
+        if status == 429:
+            assert answer.json()["error"]["code"] == "queue_too_long"
+
+    world(test, whole())
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"{", b'"x"', b'{"service_tier":"x"}', b"\xff"])
 def test_what_is_no_answer_that_leaves_it_open_is_left_alone(body):
     assert with_tier(body, "flex") == body

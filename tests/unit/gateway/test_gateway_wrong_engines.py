@@ -217,7 +217,6 @@ def test_where_all_answer_with_a_page_no_client_sees_it(world):
         ("/v1/audio/speech", {"model": "llama", "input": "a", "voice": "b"}, b"audio/wav"),
         ("/v1/embeddings", {"model": "llama", "input": "a"}, b"application/octet-stream"),
         ("/pooling", {"model": "llama", "input": "a"}, b"application/octet-stream"),
-        (CHAT, BODY, b"application/json; charset=utf-8"),
     ],
 )
 def test_what_is_neither_json_nor_a_page_passes_where_that_may_be_asked_for(world, target, body, kind):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from forebay.adapters.upstream.exchange import HttpExchange
+from forebay.adapters.upstream.heads import no_head
 from forebay.domain.chunks import CHUNK_SIZES, FRAMES, FRAMES_END
 from forebay.native import Seat, framed
 from forebay.ports.upstream import End, ResponseHead, ResponseSink, Taker
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from forebay.adapters.upstream.client import Origin
 
 _COMPLETE: Final = End.COMPLETE  # in a name of its own: a member of an enum is looked up by a function call
-
-HEAD_BYTES_MAX = 64 * 1024
-"""An engine whose response head is longer is answering something else than HTTP."""
 
 CHUNKS_BEGIN = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -340,8 +338,8 @@ class EngineConnection:
             end = buffer.find(b"\r\n\r\n") + 4
             if end == 3:
                 self._buffer = buffer
-                if len(buffer) > HEAD_BYTES_MAX and self.exchange is not None:
-                    self.exchange.drop(End.BAD_RESPONSE, f"a response head of more than {HEAD_BYTES_MAX} bytes")
+                if self.exchange is not None and (why := no_head(buffer)):
+                    self.exchange.drop(End.BAD_RESPONSE, why)
                 return b""
             self._raw_head = buffer[:end]
             self._parser.feed_data(self._raw_head)

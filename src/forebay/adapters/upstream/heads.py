@@ -8,6 +8,9 @@ from typing import Final
 
 from forebay.ports.upstream import ResponseHead
 
+PROTOCOL: Final = b"HTTP/"
+HEAD_BYTES_MAX = 64 * 1024
+"""An engine whose response head is longer is answering something else than HTTP."""
 KNOWN_MAX = 64
 """Heads remembered of one engine; all are forgotten at once then, since most are of seconds that have passed."""
 KNOWN_BYTES_MAX = 4096
@@ -72,3 +75,11 @@ class KnownHeads:
 def _with_length(head: ResponseHead, length: int, digits: bytes) -> ResponseHead:
     headers = tuple([(name, digits) if name == b"content-length" else (name, value) for name, value in head.headers])
     return ResponseHead(head.status, headers, False, length, head.alike)
+
+
+def no_head(begun: bytes) -> str:
+    """Why what has ``begun`` so can't become the head of a response; empty: it can."""
+    if len(begun) > HEAD_BYTES_MAX:
+        return f"a response head of more than {HEAD_BYTES_MAX} bytes"
+    line = begun.lstrip(b"\r\n")[: len(PROTOCOL)]
+    return "" if PROTOCOL.startswith(line) else f"not HTTP: it begins with {begun[:16]!r}"
