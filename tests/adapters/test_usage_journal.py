@@ -186,6 +186,39 @@ def test_a_full_disk_refuses_nothing_and_costs_nothing_once_it_has_room(begin, m
     assert totals(store.usage()) == truth
 
 
+@pytest.mark.parametrize("frees", [False, True])
+def test_who_leaves_while_the_disk_is_full_says_what_that_costs(begin, monkeypatch, frees):
+    """It left without a word. Where there is room again by then, nothing is lost."""
+    journal, _ = begin()
+    said = []
+    real = os.pwrite
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def lives():
+        metering = Metering("gw", journal, LoopClock(1.0), lambda kind, words: said.append((kind, words)))
+        entry(metering.book)
+        metering.book.look()
+        monkeypatch.setattr(files.os, "pwrite", full)
+        for _ in range(3):
+            entry(metering.book)
+        if frees:
+            monkeypatch.setattr(files.os, "pwrite", real)
+        await metering.leave()
+
+    asyncio.run(lives())
+    monkeypatch.setattr(files.os, "pwrite", real)
+    left = pasts(begin()[0])
+    if frees:
+        assert (said, left.requests) == ([], 4)
+    else:
+        ((kind, words),) = said
+        assert (kind, left.requests) == ("usage_lost", 1)
+        assert "3 requests" in words
+        assert "No space left" in words
+
+
 def test_what_a_full_disk_and_a_crash_cost_is_counted(begin, monkeypatch):
     """Numbers that were given and are found nowhere: not those that a ledger has."""
     journal, book = begin()

@@ -89,7 +89,7 @@ async def _linked(
     reloading.cancel()
     await system.gateway.drain()
     await link.goodbye()
-    system.gateway.metering.leave()
+    await system.gateway.metering.leave()
     linking.cancel()
     keeping.cancel()
     await asyncio.gather(linking, marking, watching, reloading, keeping, return_exceptions=True)
@@ -178,7 +178,7 @@ async def _standalone(
     await asyncio.gather(accounting, watching, reloading, keeping, return_exceptions=True)
     await remembering.close()
     await ledger.close()
-    system.gateway.metering.leave()
+    await system.gateway.metering.leave()
     return 0
 
 

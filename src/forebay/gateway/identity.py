@@ -8,7 +8,7 @@ from typing import Final
 
 from forebay.gateway.answers import ErrorReply, bad_request
 from forebay.gateway.holding import Holding
-from forebay.spec.types import Spec, Tier
+from forebay.spec.types import Spec, Team, Tier
 
 ANONYMOUS = "anonymous"
 FLEX: Final = "flex"
@@ -49,7 +49,6 @@ class Identity:
 
     def __init__(self, spec: Spec, before: "Identity | None" = None) -> None:
         """``before``: by whom requests were known that are inside still: what their teams hold is counted on."""
-        self._spec = spec
         self.holdings: dict[str, Holding] = {}
         if len(spec.teams) > 1:
             held = before.holdings if before is not None else self.holdings
@@ -60,8 +59,8 @@ class Identity:
         self._callers: dict[bytes, Caller] = {}
         for team in spec.teams:
             for secret, tier in team.keys:
-                self._callers[_digest(secret.encode())] = self._caller(team.name, tier, team.tiers, team.residency)
-        self.anonymous = None if spec.teams else self._caller(ANONYMOUS, self._tiers[0].name, ())
+                self._callers[_digest(secret.encode())] = self._caller(team, tier)
+        self.anonymous = None if spec.teams else self._caller(Team(ANONYMOUS, ()), self._tiers[0].name)
 
     def caller(self, authorization: bytes) -> Caller | None:
         """Whose ``Authorization`` header that is, or None."""
@@ -85,12 +84,13 @@ class Identity:
         names = ", ".join([*caller.allowed, *(alias for alias, name in self._aliases.items() if name in caller.allowed)])
         return bad_request(f"service_tier {named!r} is not one this key may use. Allowed: {names}, auto, default, flex.", "service_tier")
 
-    def _caller(self, team: str, name: str, tiers: tuple[str, ...], residency: tuple[str, ...] = ()) -> Caller:
+    def _caller(self, team: Team, name: str) -> Caller:
         """Each tier as it is promised to this team, which may have a promise of its own."""
-        tier = self._spec.tier(name, team)
-        lower = [other.name for other in self._tiers if other.rank >= tier.rank and (not tiers or other.name in tiers)]
-        allowed = {other: self._spec.tier(other, team) for other in (*lower, name)}
-        return Caller(team, tier, allowed, residency, self.holdings.get(team))
+        promised = self._by_name | {own.name: own for own in team.promises}
+        tier = promised[name]
+        lower = [other.name for other in self._tiers if other.rank >= tier.rank and (not team.tiers or other.name in team.tiers)]
+        allowed = {other: promised[other] for other in (*lower, name)}
+        return Caller(team.name, tier, allowed, team.residency, self.holdings.get(team.name))
 
 
 def told_tier(asked: str, tier: Tier) -> str:

@@ -49,9 +49,16 @@ class Metering:
                 await self._task
             self._task = None
 
-    def leave(self) -> None:
-        """The last is counted, and told if it could be."""
-        self._journal.close(acknowledged=not self.book.unreported_requests)
+    async def leave(self) -> None:
+        """The last is counted, and told if it could be. What no ledger has and no disk takes ends here, which is said."""
+        book = self.book
+        if book.unreported_requests and self._journal.problem:
+            await self._journal.keep(book.blocks)
+        book.look()
+        lost = min(book.unreported_requests, book.unwritten_requests)
+        if lost:
+            self._say("usage_lost", f"{lost} requests at most were counted in memory only, and are in no ledger ({self._journal.problem})")
+        self._journal.close(acknowledged=not book.unreported_requests)
 
     def outgoing(self) -> list[UsageBatch]:
         """What a ledger should be told now; the same again until it has answered."""

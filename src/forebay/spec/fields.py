@@ -223,7 +223,7 @@ TEAM = Record(
     "team",
     "Who is charged.",
     (
-        Field("weight", Number(0, 1e6, above=True, example=1), "Its share beside other teams that wait in the same tier.", "weight"),
+        Field("weight", Number(0.001, 1e6, example=1), "Its share beside other teams that wait in the same tier.", "weight"),
         Field(
             "tiers",
             Either(
@@ -271,7 +271,7 @@ GRANT = Record(
             default="all tiers, as they are",
         ),
         Field("limits", TEAM_LIMITS, "Its limits; its own may only be lower.", default="none"),
-        Field("weight_max", Number(0, 1e6, above=True, example=2), "Highest weight.", default="1"),
+        Field("weight_max", Number(0.001, 1e6, example=2), "Highest weight.", default="1"),
         Field("keys_max", Whole(0, 10_000, 10), "Most keys.", default="10"),
     ),
 )

@@ -36,6 +36,34 @@ def key(secret):
     return {"authorization": f"Bearer {secret}"}
 
 
+class Compared(str):
+    """A team's name, of which all are counted with others that it is compared to."""
+
+    __slots__ = ()
+    times = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        Compared.times += 1
+        return str.__eq__(self, other)
+
+
+def test_a_reload_compares_each_team_with_a_few_and_not_with_all(world, spec):
+    """With 4,000 teams all streams waited for more than a second: each was looked for among all, for each of its tiers."""
+
+    def of(count, weight):
+        limits = TeamLimits(requests_per_minute=60 * weight)
+        return tuple(Team(Compared(f"t{number}"), ((f"sk-{number}", "standard"),), weight=weight, limits=limits) for number in range(count))
+
+    async def test(front):
+        front.gateway.reload(replace(spec, teams=of(300, 1)))
+        Compared.times = 0
+        front.gateway.reload(replace(spec, teams=of(300, 2)))
+        assert Compared.times < 30 * 300
+
+    world(test, quick, spec=replace(spec, teams=of(1, 1)))
+
+
 def test_a_key_comes_and_a_key_goes_and_no_connection_is_dropped(world, team_spec):
     async def test(front):
         client = await front.client()

@@ -414,6 +414,13 @@ MISTAKES: dict[str, tuple[str, int, str, str, str]] = {
     ),
     "a warm-up that is faster": ("profiles: {p: {base: tiny, warm_up: {factor: 0.5}}}\n", 5, "profiles.p.warm_up.factor", "0.5", ""),
     "no time at all": ("profiles: {p: {base: tiny, spread: {p5: 0}}}\n", 5, "profiles.p.spread.p5", "0", ""),
+    "a weight that is next to nothing": (
+        "teams: {a: {weight: 1.0e-300, keys: [{key: sk-aaaaaaaa}]}}\n",
+        5,
+        "teams.a.weight",
+        "1.0e-300",
+        "",
+    ),
     "half a profile": ("profiles: {p: {base: tiny, cold_start: {weights: 16}}}\n", 5, "profiles.p.cold_start.weights", "16", "write 16GB"),
     "shipped name": ("profiles: {tiny: {base: tiny}}\n", 5, "profiles.tiny", 'second profile "tiny"', "base: tiny"),
     "same rank": ("tiers: {interactive: {}, x: {rank: 0, ttft: 1s, longest_wait: 1s}}\n", 5, "tiers.x.rank", "0", "interactive has it"),
