@@ -94,7 +94,7 @@ class Admission(Books):
         entry = self._tickets[ticket] = Ticket(ticket, lane, account, shape, now_s, deadline_s, patience_s, whole, prefix, excluded, only)
         replicas = self._replicas
         if patience_s < math.inf and (patience_s <= 0 or replicas.prefill_s(entry) > MARGIN * patience_s):
-            self._refuse(entry, Refusal.WOULD_EXPIRE, now_s, effects)
+            self._refuse(entry, Refusal.OUT_OF_TIME, now_s, effects)
             return effects
         if not lane.preemptible:
             self._presses(entry, now_s)

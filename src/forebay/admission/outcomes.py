@@ -23,6 +23,8 @@ class Refusal(StrEnum):
     """The queue is full, and a more important request took this one's place."""
     EXPIRED = "expired"
     """It waited as long as its tier accepts, or its client."""
+    OUT_OF_TIME = "out_of_time"
+    """Its client's deadline is over as it comes, or shorter than its prompt alone takes on an idle replica."""
     WOULD_EXPIRE = "would_expire"
     """At the measured pace it would wait longer than that."""
     SHED = "shed"
@@ -97,6 +99,12 @@ ANSWERS: dict[Refusal, Answer] = {
         _BUSY,
         "queue_too_long",
         "The queue for this model is longer than this request's service tier or its client's deadline would wait. Please retry later.",
+    ),
+    Refusal.OUT_OF_TIME: Answer(
+        429,
+        _BUSY,
+        "deadline_too_short",
+        "This request's deadline is over, or shorter than its prompt alone takes here. Please give it more time.",
     ),
     Refusal.SHED: Answer(
         429, _BUSY, "load_shed", "This model is overloaded and requests of this service tier are not queued now. Please retry later."

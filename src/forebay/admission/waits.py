@@ -7,6 +7,7 @@ important lanes take from it. Where none was measured, what the pool's requests 
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from forebay.admission.fairness import LATE_EVERY, Account
 from forebay.admission.lanes import Lane
@@ -18,6 +19,8 @@ from forebay.admission.tickets import Ticket
 from forebay.domain.roster import Capacity, Posture
 from forebay.domain.signal import Known
 
+NEVER_HELPS: Final = frozenset({Refusal.NEVER_FITS, Refusal.OUT_OF_TIME})
+"""Coming back as it is: it would be refused again."""
 FAILED_RETRY_S = 5.0
 """Each replica has failed this one: those that fail others too are out for so long (`outliers.EJECT_S`), then others are asked anew."""
 NO_REPLICAS_RETRY_S = 30.0
@@ -100,7 +103,7 @@ def too_late(lanes: Sequence[Lane], lane: Lane, account: Account, replicas: Repl
 
 def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why: Refusal, now_s: float) -> float | None:
     """When coming back helps whom admission refuses: by the measured drain of what starts before its team, or when a cold start is over."""
-    if why is Refusal.NEVER_FITS:
+    if why in NEVER_HELPS:
         return None
     if why is Refusal.HOLDER_OUT:
         return HOLDER_RETRY_S

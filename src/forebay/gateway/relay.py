@@ -24,7 +24,7 @@ from forebay.gateway.meters import Outcome, TierMeter
 from forebay.gateway.moving import FAILURES
 from forebay.gateway.pool_desk import UNKNOWN_CONTEXT_TOKENS
 from forebay.gateway.recorded import refused_a_stranger
-from forebay.gateway.refusals import ENGINE_ASKS_KEY, broke_off, over_limit_reply, refusal_reply
+from forebay.gateway.refusals import ENGINE_ASKS_KEY, NO_RETRY, broke_off, over_limit_reply, refusal_reply
 from forebay.gateway.several import Several
 from forebay.gateway.sse import EventStream
 from forebay.gateway.straight import straighten
@@ -130,7 +130,7 @@ class Call(LentCall):
         if ends and self._connection.by_peer:  # as by one that is not there: without a pool's name
             self._connection.refuse(reply, b"x-request-id: %b\r\n" % self._request_id)
         else:
-            self._refuse(reply)
+            self._refuse(reply, b"" if effect.retry_after_s is not None else NO_RETRY)
 
     def over_limit(self, over: OverCap) -> None:
         """Tell the client which limit of its team that is, and whether coming back will help."""

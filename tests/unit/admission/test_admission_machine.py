@@ -533,7 +533,7 @@ def test_whose_time_is_over_or_too_short_for_its_prompt_alone_starts_nowhere_tho
     """It was started, and answered to nobody. What is only foreseen, such as how long an answer takes, refuses nobody who could start."""
     pool = machine("a", of=capacity(prefill_tokens=1000, per_s=10.0))
     effects = pool.arrive(1, "interactive", "t", SHORT, 5.0, patience_s=patience_s, whole=True)
-    assert (whys(effects) == [(1, Refusal.WOULD_EXPIRE)]) is refused
+    assert (effects == [Refuse(1, Refusal.OUT_OF_TIME, None)]) is refused
     assert (effects == [sent(1, "a")]) is not refused
     assert sum(replica.streams for replica in pool.load(5.0)[1]) == (0 if refused else 1)
     pool.check()

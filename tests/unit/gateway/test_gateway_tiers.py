@@ -132,7 +132,8 @@ def test_a_deadline_that_is_over_is_told_at_once_and_a_timeout_of_zero_is_none(w
         assert len(front.engines[0].seen) == (status == 200)
         assert front.clock.now_s() < 0.1
         if status == 429:
-            assert answer.json()["error"]["code"] == "queue_too_long"
+            assert answer.json()["error"]["code"] == "deadline_too_short"
+            assert answer.headers["x-should-retry"] == "false"
 
     world(test, whole())
 
