@@ -61,6 +61,8 @@ class GatewayRecord:
         self.name = name
         self.connected = True
         self.heard_s = now_s
+        self.silent = False
+        """For longer than its lease, on a connection that stands: that is said."""
         self.acknowledged = (0, 0)
         self.snapshot: Snapshot | None = None
         self.snapshot_s = now_s

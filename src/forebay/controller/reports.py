@@ -155,6 +155,11 @@ class Reports:
             kv_differs=self._controller.kv_told.differs(ward.pool.name),
         )
 
+    def _streams(self, pool: str, replica: str, now_s: float) -> int | None:
+        """On one replica; None while a gateway that may have some there is silent: what it said last is no news."""
+        book = self._controller.book
+        return book.streams(pool, replica, now_s) if book.loads(pool, now_s) is not None else None
+
     def _replica(self, ward: Ward, replica: str, now_s: float) -> ReplicaStatus:
         view = next(view for view in ward.views if view.id == replica)
         signals = ward.signals.get(replica, EngineSignals())
@@ -163,7 +168,7 @@ class Reports:
             state=view.state.value,
             for_s=round(now_s - view.since_s, 1),
             url=view.url,
-            streams=self._controller.book.streams(view.pool, view.id, now_s),
+            streams=self._streams(view.pool, view.id, now_s),
             kv_usage=_value(signals.kv_usage),
             cold_start_s=view.cold_start_s,
             restarts=view.restarts,

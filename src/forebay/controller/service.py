@@ -147,14 +147,14 @@ class Controller:
             self._effects += self.retreat.gateway_lost(gateway, self._clock.now_s())
             self._event("gateway_lost", f"gateway {gateway} is silent; its signals are unknown")
 
-    def _told(self, snapshot: Snapshot, now_s: float) -> Heard | None:
-        """How a gateway is; it is answered only where there are several, which must know of one another."""
+    def _told(self, snapshot: Snapshot, now_s: float) -> Heard:
+        """How a gateway is; where there are several it is told of the others, and else only that it was heard."""
         if words := self.book.snapshot(snapshot, now_s):
             self._event("gateway_config", words)
         if self.leasing is not None:
             self.leasing.heard(snapshot.gateway, now_s)
         self._acknowledged(snapshot.gateway, snapshot.term, snapshot.version, now_s)
-        return None if self.leasing is None else self.leasing.answer(snapshot, self.roster, now_s)
+        return Heard(snapshot.at_s, "", ()) if self.leasing is None else self.leasing.answer(snapshot, self.roster, now_s)
 
     def use(self, spec: Spec, policies: Mapping[str, PoolPolicy]) -> None:
         """Attach to what ``spec`` lists from the next tick on, by the fleet's word; raises BadInput where more than may has changed."""
@@ -252,9 +252,7 @@ class Controller:
                 # Its list names it again. To stop it would have meant to forget it, so no phase is too late.
                 self.retreat.gone(seen.id)
                 self._effects = [effect for effect in self._effects if effect.replica_id != seen.id]
-        for record in self.book.records.values():
-            if now_s - record.heard_s > self.book.lease_s:
-                self._effects += self.retreat.gateway_lost(record.name, record.heard_s)
+        self._look_for_silence(now_s)
         for replica in sorted(self.retreat.leaving()):
             view = present.get(replica)
             if view is None or view.state in {ReplicaState.STOPPED, ReplicaState.FAILED}:
@@ -268,6 +266,18 @@ class Controller:
     def _drain_s_max(self, pool: str) -> float | None:
         ward = self.wards.get(pool)
         return None if ward is None else ward.pool.scaling.drain_s_max
+
+    def _look_for_silence(self, now_s: float) -> None:
+        """Gateways that have said nothing for a lease hold no drain up any longer."""
+        for record in self.book.records.values():
+            silent = now_s - record.heard_s > self.book.lease_s
+            if silent:
+                self._effects += self.retreat.gateway_lost(record.name, record.heard_s)
+            if silent and record.connected and not record.silent:  # else that is said already
+                self._event("gateway_lost", f"gateway {record.name} is silent, though its connection stands; its signals are unknown")
+            elif record.silent and not silent:
+                self._event("gateway_joined", f"gateway {record.name} is heard again")
+            record.silent = silent and record.connected
 
     def _live_streams(self, view: ReplicaView, readings: Mapping[str, EngineSignals]) -> int | None:
         """What gateways have there, and at least what the engine says: it may serve others' requests too."""

@@ -305,7 +305,7 @@ class Residue(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct, frozen=True, tag="heard"):
-    """The controller's answer to a snapshot, under leases: it renews the gateway's, and tells it of the others."""
+    """The controller's answer to a snapshot: under leases it renews the gateway's, and tells it of the others."""
 
     said_s: float
     """``at_s`` of the snapshot that it answers: the gateway's own time, so that no two clocks are compared."""

@@ -7,6 +7,7 @@ a restarted controller isn't met by all its gateways at once.
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import Callable
 
@@ -32,6 +33,8 @@ PROOF_REAL_S = 5.0
 """A controller that knows the secret shows it within this."""
 UNASKED = "the controller proved no secret: give it the same gateway.join_secret_env as this gateway, or a new start if it was just given"
 UNKNOWN = "the controller asks for a secret: name its variable in gateway.join_secret_env, and set that in this gateway's environment"
+SILENT_REAL_S = 10.0
+"""A controller that has answered before, and not for so long, is told of; its connection is kept, since it may have been stopped only."""
 STALLED_REAL_S = 10.0
 """A controller that takes no bytes for this long is taken for gone."""
 
@@ -73,6 +76,9 @@ class Link:
         self._greeted_s = 0.0
         self._rostered = False
         """A roster has come over the present connection."""
+        self._answered_s = math.inf
+        """When the controller said something last; a snapshot is answered, but by older ones."""
+        self._silent = False
 
     async def run(self) -> None:
         """Keep one connection for as long as the gateway lives."""
@@ -118,7 +124,8 @@ class Link:
             await self._prove(reader, writer)
         self._writer = writer
         gateway = self._gateway
-        self._rostered = False
+        self._rostered = self._silent = False
+        self._answered_s = math.inf
         self._greeted_s = self._clock.now_s()
         session = gateway.desk.shares.greets(self._greeted_s)
         await self._send(writer, hello(gateway.name, gateway.url, gateway.peering, session))
@@ -159,6 +166,7 @@ class Link:
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await _line(reader):
             told = self._decoder.decode(line)
+            self._speaks(told)
             if isinstance(told, Challenge | Proof | Refused):
                 raise _NotJoined(UNKNOWN)
             if isinstance(told, UsageMark):
@@ -182,10 +190,22 @@ class Link:
                 self._emit("controller_found", f"roster of term {ack.term}, version {ack.version}")
             await self._send(writer, ack)
 
+    def _speaks(self, told: ToGateway | Challenge | Proof | Refused) -> None:
+        """The controller lives. One of before it answered snapshots is silent for hours, and says nothing by that."""
+        if isinstance(told, Heard) or self._silent:
+            self._answered_s = self._clock.now_s()
+        if self._silent:
+            self._silent = False
+            self._emit("controller_found", "the controller answers again")
+
     async def _report(self, writer: asyncio.StreamWriter) -> None:
         while True:
             await self._send(writer, self._gateway.report())
             await self._account(writer)
+            if not self._silent and self._clock.now_s() - self._answered_s > SILENT_REAL_S * self._clock.speed:
+                self._silent = True
+                words = f"it has said nothing for {SILENT_REAL_S:g} s, though its connection stands: serving on by the last roster"
+                self._emit("controller_lost", words)
             await self._clock.sleep_until(self._clock.now_s() + SNAPSHOT_EVERY_S)
 
     async def _account(self, writer: asyncio.StreamWriter) -> None:

@@ -243,6 +243,24 @@ def test_a_silent_gateway_holds_a_stop_back_for_its_lease_and_no_longer(stage):
     assert stage.fleet.take() == [("stop", victim)]
 
 
+def test_a_gateway_that_is_silent_on_a_standing_connection_is_told_of_once_and_when_it_is_heard_again(stage):
+    """It was said of broken connections only, and a process that is stopped breaks none."""
+    ready_fleet(stage, 1)
+    told = stage.sink.kinds
+    before = told().count("gateway_joined")
+    stage.step(seconds=LEASE_S - 2)
+    assert told().count("gateway_lost") == 0
+    for _ in range(3):
+        stage.step(seconds=LEASE_S)
+    assert told().count("gateway_lost") == 1
+    stage.hear(stage.snapshot())
+    stage.step()
+    assert told().count("gateway_joined") == before + 1
+    for _ in range(2):
+        stage.step(seconds=LEASE_S)
+    assert told().count("gateway_lost") == 2
+
+
 def test_load_that_returns_cancels_the_drain_and_starts_nothing(stage):
     ready_fleet(stage, 3)
     stage.step(wanted=2)

@@ -116,6 +116,7 @@ def test_a_status_counts_by_state_and_says_why():
         assert chat.cost_usd == pytest.approx(3.0 * chat.gpu_hours, abs=3e-4)
         await stage.clock.sleep_until(stage.clock.now_s() + 60.0)
         assert stage.reports.status().gateways == {"g": "silent"}
+        assert [row.streams for row in stage.reports.status().pools[0].detail] == [None, None], "what it said last is no news"
 
     world(story)
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from forebay.domain.roster import Ack, Bye, FromGateway, Hello, Roster, RosterPool, Snapshot
+from forebay.domain.roster import Ack, Bye, FromGateway, Heard, Hello, Roster, RosterPool, Snapshot
 from forebay.domain.usage import UsageBatch, UsageMark
-from forebay.gateway.link import BACKOFF_REAL_S_MAX, Link
+from forebay.gateway.link import BACKOFF_REAL_S_MAX, SILENT_REAL_S, Link
 
 PORT = 20_500
 decode = msgspec.json.Decoder(FromGateway).decode
@@ -119,6 +119,35 @@ def test_without_its_controller_a_gateway_keeps_its_roster_and_dials_again(linke
         await controller.start()
         await front.sleep(BACKOFF_REAL_S_MAX + 0.1)
         assert controller.got[heard] == Hello("gw-1")
+
+    linked(test)
+
+
+def test_a_controller_that_hangs_on_a_standing_connection_is_told_of_once_and_when_it_answers_again(linked):
+    """Stopped for half a minute, it was missed by nobody: a write fills a socket's buffer first, which takes minutes."""
+
+    async def test(front, controller, link):
+        controller.say(Roster(3, 4, 10.0, ()))
+        controller.say(Heard(0.0, "", ()))
+        await front.sleep(SILENT_REAL_S - 0.5)
+        assert front.sink.kinds().count("controller_lost") == 0
+        await front.sleep(60)
+        assert front.sink.kinds().count("controller_lost") == 1
+        assert link.connected
+        assert len(controller.dialled) == 1, "the connection is kept"
+        assert front.gateway.roster.version == 4
+        controller.say(Heard(60.0, "", ()))
+        await front.sleep(1.0)
+        assert front.sink.kinds().count("controller_found") == 2
+
+    linked(test)
+
+
+def test_a_controller_of_before_it_answered_snapshots_is_not_taken_for_one_that_hangs(linked):
+    async def test(front, controller, _):
+        controller.say(Roster(3, 4, 10.0, ()))
+        await front.sleep(60)
+        assert front.sink.kinds().count("controller_lost") == 0
 
     linked(test)
 
