@@ -100,9 +100,8 @@ class LargeCall(BackgroundCall):
             self._refuse(error)
 
     def _has_all(self, stream: EventStream) -> bool:
-        """Of how many choices that would be stands in a part of the body that nobody has read."""
-        del stream
-        return False
+        """Of how many choices that would be stands in a part of the body that nobody has read; an answer with typed events has one."""
+        return stream.says_all and super()._has_all(stream)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
 

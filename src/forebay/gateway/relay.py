@@ -284,14 +284,7 @@ class Call(LentCall):
         if end is _COMPLETE:
             self._completed()
             return
-        stream = self._stream
-        if stream is not None and (piece := stream.cut()) is not None:
-            if self._open:
-                self._pass(piece, True)
-            else:
-                self._open_stream(piece)
-            self._completed()
-        else:
+        if not self._ends():
             self._failed(end, detail)
 
     # -- streams ------------------------------------------------------------------------------------------------------
