@@ -138,6 +138,10 @@ class LargeCall(BackgroundCall):
     def _doubts(self, status: int, body: bytes, error: ErrorReply | None) -> bool:
         return not self._begun and super()._doubts(status, body, error)
 
+    def resumable(self) -> int | None:
+        """See `desk.Caller`: what was passed on of its body is gone."""
+        return None if self._begun else super().resumable()
+
     def owes_whole(self) -> str:
         """See `pool_desk.Caller`: its engine may still wait for the rest of its body."""
         return ""

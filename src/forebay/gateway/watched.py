@@ -51,14 +51,15 @@ class Watched(Recovery):
             self._progress_s = now_s
         quiet_s = now_s - self._progress_s
         late = quiet_s > self._idle_s or now_s - self._sent_s > self._total_s
+        unbegun = self._ask.stream and not self._open and now_s > self._first_due_s
         if self._paused and quiet_s > self._idle_s:
             self._end(Outcome.CLIENT_SLOW, self._counted_usage(), abandon=True)
             self._connection.abort()
-        elif (late or (quiet_s > DONE_REAL_S * self._context.speed and self._reads_on)) and self._ends():
+        elif (late or unbegun or (quiet_s > DONE_REAL_S * self._context.speed and self._reads_on)) and self._ends():
             return
         elif late:
             self._too_late()
-        elif self._ask.stream and not self._open and now_s > self._first_due_s and self._another():
+        elif unbegun and self._another():
             self._drop_exchange()
             self._try_elsewhere("The engine did not begin its answer in time.")
 
