@@ -1,6 +1,6 @@
 """Many clients of all manners before engines of all manners, over real sockets: is what each client got its own answer, whole and in order?
 
-    .venv/bin/python bench/stream_soak.py [--clients 300] [--seconds 40] [--seed 1] [--workers 0] [--no-ids] [--json PATH]
+    .venv/bin/python bench/stream_soak.py [--clients 300] [--seconds 40] [--seed 1] [--workers 0] [--slots 0] [--no-ids] [--json PATH]
 
 Each token says whose it is and which: `<stream.number>`. Engines write evenly, in bursts, as fast as they can, or in odd pieces, and now
 and then reset the connection inside an answer (which the gateway then has another one go on with, from token ids; with --no-ids no engine
@@ -32,6 +32,8 @@ from forebay.testing.raw_client import RawClient
 MODEL = "bench"
 ENGINES = 3
 CUT_SHARE = 0.04
+BATCH_SHARE = 0.5
+"""Where slots are few."""
 ODD_END_SHARE = 0.15
 ODD_ENDS = ("finish", "finish", "half a usage", "usage", "half of DONE", "DONE", "hangs")
 """Behind what an answer breaks off; or it hangs behind its finish reason."""
@@ -67,7 +69,7 @@ class Answer:
         self.chance = random.Random(f"{key} {start}")
         self.manner = self.chance.choice(("even", "burst", "fast", "odd"))
         cut = self.chance.random() < CUT_SHARE
-        self.cut_at = self.chance.randrange(start, total) if cut else None
+        self.cut_at = self.chance.randrange(start, total) if cut and start < total else None
         self.odd_end = self.chance.choice(ODD_ENDS) if self.chance.random() < ODD_END_SHARE else ""
 
     def event(self, text: bytes, ids: str, reason: str = "null") -> bytes:
@@ -205,8 +207,10 @@ async def engines_role() -> None:
     await asyncio.Event().wait()
 
 
-async def gateway_role(ports: list[str], workers: int, tells_ids: bool) -> None:
+async def gateway_role(ports: list[str], workers: int, tells_ids: bool, slots: int) -> None:
     """Serve until SIGTERM; the port is the first line of output, once the relay workers have started."""
+    from msgspec.structs import replace
+
     from forebay.adapters.clock import LoopClock, RandomIds
     from forebay.adapters.upstream import HttpUpstream
     from forebay.app.gateway_wiring import relay_workers
@@ -219,7 +223,11 @@ async def gateway_role(ports: list[str], workers: int, tells_ids: bool) -> None:
     gateway = Gateway(
         spec, LoopClock(), RandomIds(), HttpUpstream(), random.Random(1), ListSink(), "bench", crew=relay_workers(spec, print)
     )
-    gateway.apply(static_roster(spec))
+    roster = static_roster(spec)
+    if slots:
+        replicas = [replace(each, capacity=replace(each.capacity, sequences=slots)) for each in roster.pools[0].replicas]
+        roster = replace(roster, pools=(replace(roster.pools[0], replicas=tuple(replicas)),))
+    gateway.apply(roster)
     port = await gateway.start("127.0.0.1", 0)
     for _ in range(int(READY_S / 0.05)):
         if gateway.lending is None or gateway.lending.workers == workers:
@@ -265,8 +273,9 @@ class Clients:
     def _ask(self, client: RawClient, chance: random.Random) -> tuple[int, int]:
         self._key += 1
         key, total = self._key, chance.choice(TOKENS)
+        tier = {"service_tier": "batch"} if self.args.slots and chance.random() < BATCH_SHARE else {}
         said = [{"role": "user", "content": f"K={key} N={total}"}]
-        client.send("/v1/chat/completions", {"model": MODEL, "stream": True, "max_tokens": 500, "messages": said, **USAGE})
+        client.send("/v1/chat/completions", {"model": MODEL, "stream": True, "max_tokens": 500, "messages": said, **USAGE, **tier})
         return key, total
 
     async def _read(self, client: RawClient, key: int, total: int, manner: str, chance: random.Random) -> bool:
@@ -323,6 +332,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0, help="relay workers behind the gateway")
+    parser.add_argument("--slots", type=int, default=0, help="so many at a time for each engine, half of them batch, which gives way")
     parser.add_argument("--no-ids", action="store_true", help="engines tell no token ids")
     parser.add_argument("--json", metavar="PATH", help="write the counts as JSON; - for stdout")
     parser.add_argument("--engines", action="store_true", help=argparse.SUPPRESS)
@@ -337,7 +347,7 @@ def start(*role: str) -> tuple[subprocess.Popen, str]:
 
 def measured(args: argparse.Namespace) -> dict:
     engines, ports = start("--engines")
-    options = ["--workers", str(args.workers), *(["--no-ids"] if args.no_ids else [])]
+    options = ["--workers", str(args.workers), "--slots", str(args.slots), *(["--no-ids"] if args.no_ids else [])]
     gateway, port = start(*options, "--gateway-for", *ports.split())
     clients = Clients(args)
     try:
@@ -356,7 +366,7 @@ def main() -> None:
     if args.engines:
         uvloop.run(engines_role())
     elif args.gateway_for:
-        uvloop.run(gateway_role(args.gateway_for, args.workers, not args.no_ids))
+        uvloop.run(gateway_role(args.gateway_for, args.workers, not args.no_ids, args.slots))
     else:
         result = measured(args)
         if args.json == "-":

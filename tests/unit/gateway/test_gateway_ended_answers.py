@@ -5,7 +5,8 @@ import json
 
 import msgspec
 import pytest
-from gateway_values import CAPACITY
+from gateway_values import CAPACITY, SPEC
+from several_gateways import several
 
 from forebay.domain.shape import Usage
 from forebay.gateway.asking import Wants
@@ -14,7 +15,7 @@ from forebay.gateway.shutting import cut
 from forebay.gateway.sse import EventStream
 from forebay.gateway.told import ToldStream
 from forebay.gateway.watched import DONE_REAL_S
-from forebay.spec.types import Limits
+from forebay.spec.types import EngineKind, Limits, Pool
 
 CHAT, COMPLETIONS, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 ASKED = {"model": "llama", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
@@ -172,6 +173,54 @@ def test_an_answer_that_has_ended_is_whole_though_its_response_never_ends(world,
         once(front)
 
     world(test, hangs, hangs)
+
+
+@pytest.mark.parametrize("body", [PROMPT | USAGE, PROMPT | RUNNING, PROMPT], ids=["usage", "running usage", "no usage"])
+def test_usage_that_was_asked_for_is_told_where_the_engine_tells_no_ids(world, body):
+    """It is in the form of the answer's own chunks."""
+    running = body.get("stream_options", {}).get("continuous_usage_stats")
+
+    async def breaks(_, answer):
+        stream_of(event(usage=TAKES) if running else event())(answer)
+        await asyncio.sleep(0.01)
+        answer.cut()
+
+    async def test(front):
+        answer = await front.ask(body, target=COMPLETIONS)
+        is_whole(answer, COMPLETIONS, body)
+        if body is not PROMPT:
+            told = answer.events()[-2]
+            assert (told["id"], told["created"], told["model"], told["object"]) == ("c-1", 7, "llama", "text_completion")
+        once(front)
+
+    pool = Pool("chat", "llama", EngineKind("attach", metrics="llamacpp"))
+    world(test, breaks, breaks, spec=msgspec.structs.replace(SPEC, pools=(pool,)))
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["cut", "hangs"])
+@ends
+def test_an_answer_that_has_ended_behind_another_gateway_is_whole_and_billed_once(target, body, write, hangs):
+    async def breaks(_, answer):
+        write(answer)
+        await asyncio.sleep(0.01)
+        if not hangs:
+            answer.cut()
+        await answer.gone.wait()
+
+    async def test(world):
+        world.lease("b", "b")
+        client = await world.client("a")
+        task = asyncio.create_task(client.ask(target, body))
+        await world.sleep(DONE_REAL_S + 3 if hangs else 0.1)
+        assert task.done()
+        is_whole(await task, target, body)
+        assert sum(len(engine.seen) for engine in world.engines) == 1
+        ended = [world.gateways[name].desk.pools["chat"].meters["interactive"].output_tokens for name in "ab"]
+        outcomes = [world.outcomes(name) for name in "ab"]
+        assert sum(each.get("completed", 0) for each in outcomes) == 1, (outcomes, ended)
+        assert sum(each.get("client_gone", 0) + each.get("truncated", 0) for each in outcomes) == 0
+
+    several(test, breaks, breaks)
 
 
 def test_what_has_not_ended_is_not_taken_for_whole(world):
