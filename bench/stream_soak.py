@@ -1,11 +1,12 @@
 """Many clients of all manners before engines of all manners, over real sockets: is what each client got its own answer, whole and in order?
 
-    .venv/bin/python bench/stream_soak.py [--clients 300] [--seconds 40] [--seed 1] [--workers 0] [--no-ids] [--json PATH]
+    .venv/bin/python bench/stream_soak.py [--clients 300] [--seconds 40] [--seed 1] [--workers 0] [--slots 0] [--no-ids] [--json PATH]
 
 Each token says whose it is and which: `<stream.number>`. Engines write evenly, in bursts, as fast as they can, or in odd pieces, and now
 and then reset the connection inside an answer (which the gateway then has another one go on with, from token ids; with --no-ids no engine
-tells any, and an error event has to end it). Clients read at once, slowly, leave in the middle, pipeline, or close their half (and are taken to have left). A token
-that is another's, lost, doubled or out of turn is wrong, as is an answer that ends without `[DONE]` and without an error event.
+tells any, and an error event has to end it), or break off or hang behind the last token, of which no client may notice anything. Clients read at once, slowly, leave in the middle, pipeline, or close their half (and are taken to have left). A token
+that is another's, lost, doubled or out of turn is wrong, as is an answer that ends without `[DONE]` and without an error event, or is whole
+and has not one finish reason, and the usage that was asked for.
 Exit status 1 where anything was wrong.
 """
 
@@ -31,6 +32,11 @@ from forebay.testing.raw_client import RawClient
 MODEL = "bench"
 ENGINES = 3
 CUT_SHARE = 0.04
+BATCH_SHARE = 0.5
+"""Where slots are few."""
+ODD_END_SHARE = 0.15
+ODD_ENDS = ("finish", "finish", "half a usage", "usage", "half of DONE", "DONE", "hangs")
+"""Behind what an answer breaks off; or it hangs behind its finish reason."""
 TOKENS = (5, 40, 80, 150, 400)
 PACES_S = (0.0, 0.002, 0.01)
 PAD_BYTES_MAX = 3000
@@ -40,10 +46,13 @@ MANNERS = ("plain", "plain", "slow", "leave", "pipeline", "half")
 RESET = b"\1\0\0\0\0\0\0\0"
 """SO_LINGER of no time: what closes then is reset."""
 
+USAGE = {"stream_options": {"include_usage": True}}
 PROBED = b'{"choices":[{"index":0,"text":"a","finish_reason":"length"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}'
 
 _ASKED = re.compile(rb"K=(\d+) N=(\d+)")
 _TOKEN = re.compile(rb"<(\d+)\.(\d+)>")
+_COUNTED = re.compile(rb'"completion_tokens":(\d+)')
+_FINISHED = b'"finish_reason":"stop"'
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
@@ -60,7 +69,8 @@ class Answer:
         self.chance = random.Random(f"{key} {start}")
         self.manner = self.chance.choice(("even", "burst", "fast", "odd"))
         cut = self.chance.random() < CUT_SHARE
-        self.cut_at = self.chance.randrange(start, total) if cut else None
+        self.cut_at = self.chance.randrange(start, total) if cut and start < total else None
+        self.odd_end = self.chance.choice(ODD_ENDS) if self.chance.random() < ODD_END_SHARE else ""
 
     def event(self, text: bytes, ids: str, reason: str = "null") -> bytes:
         told = f',"token_ids":[{ids}]' if self.tells_ids else ""
@@ -85,7 +95,30 @@ class Answer:
             until = min(self.total, number + (self.chance.randrange(1, 6) if self.manner == "burst" else 1))
             await self._piece(b"".join(self.event(self._token(each), str(each)) for each in range(number, until)))
             number = until
-        write(self.event(b"", "", '"stop"') + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        await self._end()
+
+    async def _end(self) -> None:
+        """Piece by piece, as far as it gets."""
+        counts = f'"prompt_tokens":{2 + self.start},"completion_tokens":{self.total - self.start}'
+        usage = f'data: {{"id":"c{self.key}","choices":[],"usage":{{{counts}}}}}\n\n'.encode()
+        done = b"data: [DONE]\n\n"
+        pieces = {
+            "finish": self.event(b"", "", '"stop"'),
+            "half a usage": chunk(usage[:30]),
+            "usage": chunk(usage[30:]),
+            "half of DONE": chunk(done[:9]),
+            "DONE": chunk(done[9:]),
+        }
+        until = "finish" if self.odd_end == "hangs" else self.odd_end
+        for name, piece in pieces.items():
+            self.engine.transport.write(piece)
+            if name == until:
+                break
+        if not until:
+            self.engine.transport.write(b"0\r\n\r\n")
+        elif self.odd_end != "hangs":
+            await asyncio.sleep(self.chance.choice((0.0, 0.005)))
+            self.engine.cut(reset=self.chance.random() < 0.5)
 
     def _token(self, number: int) -> bytes:
         pad = b"" if self.chance.random() < 0.9 else b"y" * self.chance.randrange(PAD_BYTES_MAX)
@@ -174,8 +207,10 @@ async def engines_role() -> None:
     await asyncio.Event().wait()
 
 
-async def gateway_role(ports: list[str], workers: int, tells_ids: bool) -> None:
+async def gateway_role(ports: list[str], workers: int, tells_ids: bool, slots: int) -> None:
     """Serve until SIGTERM; the port is the first line of output, once the relay workers have started."""
+    from msgspec.structs import replace
+
     from forebay.adapters.clock import LoopClock, RandomIds
     from forebay.adapters.upstream import HttpUpstream
     from forebay.app.gateway_wiring import relay_workers
@@ -188,7 +223,11 @@ async def gateway_role(ports: list[str], workers: int, tells_ids: bool) -> None:
     gateway = Gateway(
         spec, LoopClock(), RandomIds(), HttpUpstream(), random.Random(1), ListSink(), "bench", crew=relay_workers(spec, print)
     )
-    gateway.apply(static_roster(spec))
+    roster = static_roster(spec)
+    if slots:
+        replicas = [replace(each, capacity=replace(each.capacity, sequences=slots)) for each in roster.pools[0].replicas]
+        roster = replace(roster, pools=(replace(roster.pools[0], replicas=tuple(replicas)),))
+    gateway.apply(roster)
     port = await gateway.start("127.0.0.1", 0)
     for _ in range(int(READY_S / 0.05)):
         if gateway.lending is None or gateway.lending.workers == workers:
@@ -234,8 +273,9 @@ class Clients:
     def _ask(self, client: RawClient, chance: random.Random) -> tuple[int, int]:
         self._key += 1
         key, total = self._key, chance.choice(TOKENS)
+        tier = {"service_tier": "batch"} if self.args.slots and chance.random() < BATCH_SHARE else {}
         said = [{"role": "user", "content": f"K={key} N={total}"}]
-        client.send("/v1/chat/completions", {"model": MODEL, "stream": True, "max_tokens": 500, "messages": said})
+        client.send("/v1/chat/completions", {"model": MODEL, "stream": True, "max_tokens": 500, "messages": said, **USAGE, **tier})
         return key, total
 
     async def _read(self, client: RawClient, key: int, total: int, manner: str, chance: random.Random) -> bool:
@@ -276,8 +316,14 @@ class Clients:
         self.tokens += len(got)
         self.ends[ended] += 1
         mine = got == [(key, number) for number in range(len(got))]
-        if not mine or ended in ("cut", "no end") or (ended == "whole" and len(got) != total):
+        counted = [int(count) for count in _COUNTED.findall(data)]
+        lacks = ended == "whole" and (len(got) != total or data.count(_FINISHED) != 1 or not self._counts(counted, total))
+        if not mine or ended in ("cut", "no end") or lacks:
             self.wrong.append(f"stream {key} of {total} tokens, {ended}: {len(got)} tokens, the last bytes {data[-120:]!r}")
+
+    def _counts(self, counted: list[int], total: int) -> bool:
+        """Events are counted where the engine told neither ids nor usage: no more than that can be known."""
+        return counted == [total] or (self.args.no_ids and len(counted) == 1)
 
 
 def parsed() -> argparse.Namespace:
@@ -286,6 +332,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0, help="relay workers behind the gateway")
+    parser.add_argument("--slots", type=int, default=0, help="so many at a time for each engine, half of them batch, which gives way")
     parser.add_argument("--no-ids", action="store_true", help="engines tell no token ids")
     parser.add_argument("--json", metavar="PATH", help="write the counts as JSON; - for stdout")
     parser.add_argument("--engines", action="store_true", help=argparse.SUPPRESS)
@@ -300,7 +347,7 @@ def start(*role: str) -> tuple[subprocess.Popen, str]:
 
 def measured(args: argparse.Namespace) -> dict:
     engines, ports = start("--engines")
-    options = ["--workers", str(args.workers), *(["--no-ids"] if args.no_ids else [])]
+    options = ["--workers", str(args.workers), "--slots", str(args.slots), *(["--no-ids"] if args.no_ids else [])]
     gateway, port = start(*options, "--gateway-for", *ports.split())
     clients = Clients(args)
     try:
@@ -319,7 +366,7 @@ def main() -> None:
     if args.engines:
         uvloop.run(engines_role())
     elif args.gateway_for:
-        uvloop.run(gateway_role(args.gateway_for, args.workers, not args.no_ids))
+        uvloop.run(gateway_role(args.gateway_for, args.workers, not args.no_ids, args.slots))
     else:
         result = measured(args)
         if args.json == "-":

@@ -11,7 +11,11 @@ pytestmark = pytest.mark.e2e
 SOAK = Path(__file__).resolve().parents[2] / "bench" / "stream_soak.py"
 
 
-@pytest.mark.parametrize("options", [[], ["--no-ids"], ["--workers", "1"]], ids=["continued", "error events", "relay worker"])
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--no-ids"], ["--workers", "1"], ["--slots", "6"]],
+    ids=["continued", "error events", "relay worker", "batch gives way"],
+)
 def test_what_a_client_gets_is_its_own_answer_whole_and_in_order(options):
     command = [sys.executable, str(SOAK), "--clients", "40", "--seconds", "3", "--json", "-", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)

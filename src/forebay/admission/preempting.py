@@ -2,9 +2,10 @@
 
 Those with which least work is lost, as few as make room on one replica. One of whose answer nothing is with the client starts anew:
 what is lost is the time since it was started, so the last started go first. One whose answer has begun is gone on with, where its
-owner says that this is exact at this moment: its prompt and what is out are prefilled again. Each gives its place up at most
-`PREEMPTIONS_MAX` times, so that it ends some day. One that was started on what its lane is owed keeps it, since that would be no
-share else; and so does one whose client does not wait for another start.
+owner says that this is exact at this moment: its prompt and what is out are prefilled again. One whose answer has ended, as its owner
+says too, keeps what is over in a moment anyway. Each gives its place up at most `PREEMPTIONS_MAX` times, so that it ends some
+day. One that was started on what its lane is owed keeps it, since that would be no share else; and so does one whose client does not
+wait for another start.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,7 @@ ASKED_MAX = 32
 """Answers on one replica of which it is asked whether they could be gone on with."""
 
 Resumable = Callable[[int], int | None]
+"""Of one that may give its place up: how many more tokens would be prompt to whoever went on with it; None: it keeps its place."""
 Victim = tuple[Ticket, int]
 """And how many more tokens are prompt to whoever goes on with it."""
 
@@ -58,6 +60,13 @@ def may_restart(permit: Ticket, replicas: Replicas, now_s: float) -> bool:
     return permit.preempted < PREEMPTIONS_MAX and not permit.shared and replicas.last_start_s(permit, since_s) > now_s
 
 
+def more_prompt_tokens(permit: Ticket, resumable: Resumable | None) -> int | None:
+    """See `Resumable`. One that has ended is not started anew either, though nothing of its answer is with its client yet."""
+    if resumable is None:
+        return None if permit.answered else 0
+    return resumable(permit.id)
+
+
 def _least_lost(replica: Replica, spared: list[Ticket], now_s: float, resumable: Resumable | None) -> list[Victim]:
     """Up to `VICTIMS_MAX` that go, those with which the fewest seconds are lost before those with more."""
 
@@ -67,10 +76,8 @@ def _least_lost(replica: Replica, spared: list[Ticket], now_s: float, resumable:
     victims: list[Victim] = []
     asked = 0
     for permit in sorted(spared, key=lambda permit: (lost_s(permit), -permit.dispatched_s, -permit.id)):
-        more_tokens: int | None = 0
+        more_tokens = more_prompt_tokens(permit, resumable) if asked < ASKED_MAX else None
         if permit.answered:
-            assert resumable is not None
-            more_tokens = resumable(permit.id) if asked < ASKED_MAX else None
             asked += 1
         if more_tokens is not None:
             victims.append((permit, more_tokens))

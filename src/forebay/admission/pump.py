@@ -14,7 +14,7 @@ from typing import Final
 
 from forebay.admission.budget import BACKFILL_PREFILL, NOT_KEPT, Replica
 from forebay.admission.effects import Dispatch, Effect, Requeue
-from forebay.admission.preempting import Victim, may_restart, victims_for
+from forebay.admission.preempting import Victim, may_restart, more_prompt_tokens, victims_for
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
 from forebay.admission.waiting import LOOK_MAX, Waiting
@@ -248,22 +248,26 @@ class Pump:
 
     def _clear_way(self, entry: Ticket, replica: Replica, now_s: float, effects: list[Effect]) -> None:
         """Take back what has not begun there and would be in the way of ``entry`` or of who comes next, unless together they are little."""
-        unbegun = [(one, 0) for one in replica.young.unbegun(now_s, replica.lag_s) if may_restart(one, self.replicas, now_s)]
+        young = replica.young.unbegun(now_s, replica.lag_s)
+        unbegun = [(one, 0) for one in young if may_restart(one, self.replicas, now_s) and self._may_go(one)]
         tokens = sum([one.outstanding for one, _ in unbegun])
         if tokens and tokens + entry.uncached > BACKFILL_PREFILL * replica.capacity.prefill_tokens:
             self._give_up(replica, [(one, 0) for one, _ in unbegun if not one.answered], now_s, effects)
 
+    def _may_go(self, one: Ticket) -> bool:
+        return one.answered or more_prompt_tokens(one, self._resumable) is not None
+
     def _give_up(self, replica: Replica, victims: list[Victim], now_s: float, effects: list[Effect]) -> None:
         """These wait again."""
-        for victim, more_prompt_tokens in victims:
+        for victim, more_tokens in victims:
             self.replicas.release(victim, replica)
             self.waiting.gave_up(victim)
-            if more_prompt_tokens:
-                victim.resume(more_prompt_tokens)
+            if more_tokens:
+                victim.resume(more_tokens)
             self.preempted_total += 1
             victim.preempted += 1
             self.wait_again(victim, now_s)
-            _take_back(effects, Requeue(victim.id, replica.id, more_prompt_tokens))
+            _take_back(effects, Requeue(victim.id, replica.id, more_tokens))
         self.freed(replica)
 
     def wait_again(self, entry: Ticket, now_s: float) -> None:

@@ -187,6 +187,10 @@ class BackgroundCall(ResponsesCall):
             self._context.background.cancel(watch.url, watch.response_id)
             self._unwatched("It went on in the background for longer than its tier's requests may.")
 
+    def resumable(self) -> int | None:
+        """See `desk.Caller`. An engine that may be about to go on with it unread can't be stopped: it would be made twice."""
+        return None if self._exchange is not None and self._unnamed else super().resumable()
+
     def shut(self, effect: Refuse) -> None:
         """See `recovery.Recovery.shut`. The engine goes on with what its client can ask for later."""
         if self._watch is not None:
@@ -231,7 +235,7 @@ class BackgroundCall(ResponsesCall):
             return
         request = self._request
         sent = self._exchange is not None and not (isinstance(request, LargeRequest) and not request.ended)
-        if sent and self._asked_for and self._here and not self._open and not self._response_id:
+        if sent and self._unnamed:
             context = self._context
             self._deserted = True
             self._alone_until_s = context.desk.now_s() + ALONE_REAL_S * context.speed
@@ -264,6 +268,11 @@ class BackgroundCall(ResponsesCall):
     def _asked_for(self) -> bool:
         """Its client asked for it: whether the engine does it is another thing."""
         return isinstance(self._ask, ResponsesAsk) and bool(self._ask.background)
+
+    @property
+    def _unnamed(self) -> bool:
+        """It was asked for, and its engine has not said yet by which id it goes on with it."""
+        return self._asked_for and self._here and not self._open and not self._response_id
 
     @property
     def _here(self) -> bool:

@@ -209,12 +209,15 @@ class Translation:
         )
 
 
-def ending(chat: bool, ask: Ask, emitted: Emitted, usage: Usage | None) -> bytes:
-    """What a client still lacks that has every token and the finish reason: the usage it asked for, and the end."""
+def asks_usage(ask: Ask) -> bool:
+    """Its client wants the chunk that has only usage."""
     options = ask.stream_options
-    if options is None or not options.include_usage or usage is None or emitted.opening is None:
-        return b""
-    return b'%b[],"usage":%b}\n\n' % (_head(chat, emitted.opening), _usage(usage))
+    return options is not None and bool(options.include_usage)
+
+
+def usage_event(chat: bool, opening: Opening, usage: Usage) -> bytes:
+    """That chunk, for a client whose engine did not send it."""
+    return b'%b[],"usage":%b}\n\n' % (_head(chat, opening), _usage(usage))
 
 
 def _head(chat: bool, opening: Opening) -> bytes:

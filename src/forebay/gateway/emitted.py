@@ -10,7 +10,7 @@ from collections import deque
 import msgspec
 
 from forebay.domain.shape import Usage
-from forebay.gateway.events import Event
+from forebay.gateway.events import UNREADABLE, Event, data_of
 from forebay.gateway.several import Several
 
 PROMPT_IDS_BYTES_MAX = 256 * 1024
@@ -30,7 +30,15 @@ class Opening(msgspec.Struct, frozen=True):
     model: str = ""
 
 
-decode_opening = msgspec.json.Decoder(Opening).decode
+_decode_opening = msgspec.json.Decoder(Opening).decode
+
+
+def opening_of(event: bytes) -> Opening:
+    """What ``event`` shares with all chunks of its answer."""
+    try:
+        return _decode_opening(data_of(event))
+    except UNREADABLE:
+        return Opening()
 
 
 class Stops:

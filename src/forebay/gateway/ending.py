@@ -3,12 +3,11 @@
 from typing import Final
 
 from forebay.domain.shape import Usage
-from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, ErrorReply, chunk, retry_after_real_s, unavailable
+from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk, retry_after_real_s, unavailable
 from forebay.gateway.call import nothing
-from forebay.gateway.continuing import CHAT
-from forebay.gateway.continuing import ending as ending_of
+from forebay.gateway.continuing import CHAT, asks_usage, usage_event
 from forebay.gateway.dialects import error_end
-from forebay.gateway.emitted import Emitted, Stops
+from forebay.gateway.emitted import Emitted, Stops, opening_of
 from forebay.gateway.meters import Outcome
 from forebay.gateway.recorded import Recorded
 from forebay.gateway.refusals import ENGINE_ASKS_KEY
@@ -140,25 +139,27 @@ class Ending(Recorded):
         """The events that end a stream which went wrong."""
         return error_end(error, self._request.target)
 
-    def _conclude(self) -> None:
+    def _conclude(self, stream: EventStream) -> None:
         """The client has every token and the finish reason; what its engine did not send any more is said in its place."""
-        stream, connection = self._stream, self._connection
+        connection, emitted = self._connection, self._emitted
         usage = self._counted_usage()
-        last = DONE_EVENT
-        if self._emitted is not None and stream is not None and stream.usage is None:
-            last = ending_of(self._request.target.startswith(CHAT), self._ask, self._emitted, usage) + last
+        last = stream.closing
+        if usage is not None and stream.finish_event and not stream.usage_passed and asks_usage(self._ask):
+            opening = emitted.opening if emitted is not None else None
+            chat = self._request.target.startswith(CHAT)
+            last = usage_event(chat, opening or opening_of(stream.finish_event), usage) + last
         last = self._withheld() + last
         self._end(_COMPLETED, usage)
         connection.write(chunk(last) + LAST_CHUNK if self._request.modern else last)
         connection.finish(self._keep_alive)
 
+    def _has_all(self, stream: EventStream) -> bool:
+        """Every choice has ended, so that nothing is missing but what its engine says behind."""
+        return stream.has_all
+
     def _withheld(self) -> bytes:
         """An event that its client still lacks."""
         return self._stream.withheld if self._stream is not None else b""
-
-    def _has_all(self, stream: EventStream) -> bool:
-        """Every choice has ended, so that nothing is missing but what its engine says behind."""
-        return stream.finishes >= stream.choices
 
     @property
     def _streams(self) -> bool:

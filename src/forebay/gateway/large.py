@@ -100,9 +100,8 @@ class LargeCall(BackgroundCall):
             self._refuse(error)
 
     def _has_all(self, stream: EventStream) -> bool:
-        """Of how many choices that would be stands in a part of the body that nobody has read."""
-        del stream
-        return False
+        """Of how many choices that would be stands in a part of the body that nobody has read; an answer with typed events has one."""
+        return stream.says_all and super()._has_all(stream)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
 
@@ -138,6 +137,10 @@ class LargeCall(BackgroundCall):
 
     def _doubts(self, status: int, body: bytes, error: ErrorReply | None) -> bool:
         return not self._begun and super()._doubts(status, body, error)
+
+    def resumable(self) -> int | None:
+        """See `desk.Caller`: what was passed on of its body is gone."""
+        return None if self._begun else super().resumable()
 
     def owes_whole(self) -> str:
         """See `pool_desk.Caller`: its engine may still wait for the rest of its body."""

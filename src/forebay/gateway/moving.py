@@ -71,7 +71,7 @@ class Moving(Doubting):
             self._progress_s = now_s
             self._first_due_s = math.inf
         late = self._exchange is not None and self._ask.stream and not self._open and now_s > self._first_due_s
-        if late and self._pool.foreign:
+        if late and self._pool.foreign and not self._ends():
             self._drop_exchange()
             self._try_elsewhere("The place it was spilled to did not begin its answer in time.")
             return

@@ -68,7 +68,10 @@ class Caller(Ticketed, ABC):
 
     @abstractmethod
     def resumable(self) -> int | None:
-        """Its answer has begun: how many more tokens of it would be prompt to whoever went on with it now; None: that can't be exact."""
+        """How many more tokens would be prompt to whoever went on with it now, 0 where nothing of its answer is with its client.
+
+        None: it keeps its place, since that can't be exact, or its answer has ended and would only be made a second time.
+        """
 
     @abstractmethod
     def requeued(self) -> None:

@@ -78,6 +78,14 @@ class Recovery(Ending, ABC):
         """Whether another gateway would take it."""
 
     @abstractmethod
+    def _completed(self) -> None:
+        """The whole response is here."""
+
+    @abstractmethod
+    def _open_stream(self, piece: bytes) -> None:
+        """First content: ``piece`` goes out, and from here on this replica's answer is the answer."""
+
+    @abstractmethod
     def answer(self, head: ResponseHead, body: bytes) -> None:
         """See `ports.ResponseSink`."""
 
@@ -91,7 +99,7 @@ class Recovery(Ending, ABC):
 
     def shut(self, effect: Refuse) -> None:
         """The gateway ends before it does: said inside the answer where that has begun, and else as a refusal worth another try."""
-        if self._over:
+        if self._over or self._ends():
             return
         if self._open:
             self._truncate(SHUT)
@@ -159,6 +167,8 @@ class Recovery(Ending, ABC):
     def _stream_trouble(self, stream: EventStream, trouble: Trouble) -> None:
         if self._over or stream is not self._stream:  # it may just have given its place up
             return
+        if self._ends():
+            return
         error = stream.error
         said = (error.message if error is not None else None) or f"The engine did not finish its answer ({trouble})."
         self._why = said
@@ -201,11 +211,9 @@ class Recovery(Ending, ABC):
 
     def _broken(self, message: str, *, gone: bool = False) -> None:
         """Something of an answer is out, and its replica goes on no more. ``gone``: see `_try_elsewhere`."""
-        self._why = message
-        stream = self._stream
-        if stream is not None and self._has_all(stream):
-            self._conclude()
+        if self._ends():
             return
+        self._why = message
         self._blame(message, gone=gone)
         if not self._streams:
             self._truncate(f"{message} It could not be continued: it is no stream of events.")
@@ -216,6 +224,35 @@ class Recovery(Ending, ABC):
             self._context.detokenize(another, self._pool.model, unsure, lambda text: self._told(message, text))
         else:
             self._go_on(message)
+
+    def _ends(self) -> bool:
+        """Where all of its answer is here, and only the end of the response isn't, its client gets it: nobody is asked for it again."""
+        stream, whole = self._stream, self._whole
+        if stream is None:
+            if self._answer is None or self._open or whole is None or not whole.ended:
+                return False
+            self._drop_exchange()
+            self._completed()
+            return True
+        piece = stream.cut()
+        if piece is not None:
+            self._drop_exchange()
+            if self._open:
+                self._pass(piece, True)
+            else:
+                self._open_stream(piece)
+            if not self._over:
+                self._completed()
+            return True
+        if not self._has_all(stream):
+            return False
+        self._drop_exchange()
+        self._take_back()
+        if not self._open:
+            self._open_stream(stream.take_withheld())
+        if not self._over:
+            self._conclude(stream)
+        return True
 
     def _told(self, message: str, text: str | None) -> None:
         """An engine has said what tokens mean whose text may not be out."""
@@ -276,12 +313,21 @@ class Recovery(Ending, ABC):
     def resumable(self) -> int | None:
         """See `desk.Caller`."""
         stream = self._stream
-        if self._exchange is None or self._over or not self._open or self._connection.by_peer:
-            return None  # another gateway would take the silence for an engine's
-        if stream is not None and (stream.finishes or stream.done or stream.trouble is not None):
+        if self._over or (stream is not None and (stream.says_all or self._has_all(stream) or stream.trouble is not None)):
             return None
+        if not self._open:
+            return None if stream is None and self._computed() else 0
+        if self._exchange is None or self._connection.by_peer:
+            return None  # another gateway would take the silence for an engine's
         kept = self._reached()
         return None if isinstance(kept, str) else kept - self._resumed_tokens
+
+    def _computed(self) -> bool:
+        """Its engine has all of the answer, which comes whole: some of it, or its length, is here. Or has answered that there is none."""
+        head = self._answer
+        if head is None:
+            return self._failure is not None
+        return head.content_length is not None or self._whole is not None or self._exchange is None
 
     def requeued(self) -> None:
         """See `desk.Caller`."""

@@ -237,8 +237,6 @@ class Call(LentCall):
             self._pass(piece, stream.good)
         elif piece:
             self._open_stream(piece)
-        elif stream.finishes:  # said, and held until the next event
-            self._pool.admission.answered(self.ticket)
         if stream.trouble is not None:
             self._stream_trouble(stream, stream.trouble)
         elif stream.events >= stream.report_at:
@@ -279,14 +277,7 @@ class Call(LentCall):
         if end is _COMPLETE:
             self._completed()
             return
-        stream = self._stream
-        if stream is not None and (piece := stream.cut()) is not None:
-            if self._open:
-                self._pass(piece, True)
-            else:
-                self._open_stream(piece)
-            self._completed()
-        else:
+        if not self._ends():
             self._failed(end, detail)
 
     # -- streams ------------------------------------------------------------------------------------------------------
@@ -335,8 +326,6 @@ class Call(LentCall):
                 self._only = body
                 return
             held = self._whole = WholeBody(head, self._request.modern)
-            if not self._open:  # its engine has made all of it: to give its place up would only have it made again
-                self._pool.admission.answered(self.ticket)
         if self._open:
             self._pass(held.flow(body, last), last)
         elif not held.add(body) and not last:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from forebay.domain.shape import Usage
-from forebay.gateway.answers import LAST_CHUNK, chunk
+from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, chunk
 from forebay.gateway.events import UNREADABLE, Choice, EngineError, Event, complete_bytes, data_of, decode_event, with_fingerprint_of
 from forebay.native import Takes
 from forebay.ports.upstream import Taker
@@ -72,11 +72,13 @@ class EventStream(Takes):
         "choices",
         "done",
         "error",
+        "finish_event",
         "finishes",
         "good",
         "opened",
         "trouble",
         "usage",
+        "usage_passed",
         "withheld",
     )
 
@@ -109,7 +111,11 @@ class EventStream(Takes):
         """As many as were asked for, over all prompts."""
         self.finishes = 0
         """Choices that have ended."""
+        self.finish_event = b""
+        """The last of those with a finish reason."""
         self.usage: Usage | None = None
+        self.usage_passed = False
+        """The chunk that has only usage was seen."""
         self.error: EngineError | None = None
         self.trouble: Trouble | None = None
         """Set: nothing more will be returned, and the caller ends the stream."""
@@ -210,6 +216,26 @@ class EventStream(Takes):
             return self._send_or_hold(wire)
         return self._send_or_hold(self._framed(passed))
 
+    @property
+    def has_all(self) -> bool:
+        """Every choice has ended, so that nothing is missing but what its engine says behind."""
+        return self.finishes >= self.choices
+
+    @property
+    def says_all(self) -> bool:
+        """What has ended it says so of all of the answer, of however many choices that is."""
+        return self.done or self.good
+
+    @property
+    def closing(self) -> bytes:
+        """What an engine says behind an answer that has ended."""
+        return DONE_EVENT
+
+    def take_withheld(self) -> bytes:
+        """The event that its client lacks, framed for it."""
+        withheld, self.withheld = self.withheld, b""
+        return self._framed(withheld) if withheld else b""
+
     def counted(self) -> Usage | None:
         """Tokens so far, where the engine tells them."""
         return self.usage
@@ -278,7 +304,7 @@ class EventStream(Takes):
         try:
             parsed = decode_event(data)
         except UNREADABLE:
-            self._content(_FINISHED.search(event) is not None)  # not the shape we know: the client may know it
+            self._unread(event)
             return None
         if parsed.error:
             self.error = EngineError(parsed.error) if isinstance(parsed.error, str) else parsed.error
@@ -290,6 +316,7 @@ class EventStream(Takes):
                 self.trouble = Trouble.ABORTED
             elif choice.finish_reason:
                 self._finish_of(choice)
+                self.finish_event = event
                 finished = True
             content = content or choice.has_content
         if self.trouble is not None:
@@ -297,6 +324,13 @@ class EventStream(Takes):
         if content:
             self._content(finished)
         return self._told(event, parsed)
+
+    def _unread(self, event: bytes) -> None:
+        """Not the shape we know: the client may know it."""
+        reason = _FINISHED.search(event)
+        self._content(reason is not None)
+        if reason is not None and self.choices == 1 and not event.startswith(b'abort"', reason.end()):
+            self.finishes += 1
 
     def _finish_of(self, choice: Choice) -> None:
         """It has ended. Where there are several, each counts once, whatever is said of it again."""
@@ -312,8 +346,10 @@ class EventStream(Takes):
         """An event that is one; see `_inspect_event`. Running usage of several choices is told of each for itself."""
         if parsed.usage is not None and (self.choices == 1 or not parsed.choices):
             self.usage = parsed.usage.usage()
-            if self._drops_usage and not parsed.choices:
-                return self._dropped(event)
+            if not parsed.choices:
+                self.usage_passed = True
+                if self._drops_usage:
+                    return self._dropped(event)
         return self._withhold(event, parsed, None) if self._drops_usage else None
 
     def _withhold(self, event: bytes, parsed: Event, shown: bytes | None) -> bytes | None:

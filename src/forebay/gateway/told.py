@@ -10,7 +10,7 @@ import re
 from forebay.domain.shape import Usage
 from forebay.gateway.asking import NOTHING, Wants
 from forebay.gateway.continuing import Translation
-from forebay.gateway.emitted import Emitted, Opening, decode_opening
+from forebay.gateway.emitted import Emitted, opening_of
 from forebay.gateway.events import UNREADABLE, Event, complete_bytes, data_of, decode_event, without_ids, without_usage
 from forebay.gateway.sse import EventStream, all_open
 from forebay.gateway.whole import usage_in_tail
@@ -173,15 +173,20 @@ class ToldStream(EventStream):
             return Usage(emitted.prompt_tokens, emitted.tokens)
         return self.usage
 
+    def _unread(self, event: bytes) -> None:
+        super()._unread(event)
+        self.emitted.forget("one of its events could not be read")
+
     def _told(self, event: bytes, parsed: Event) -> bytes | None:
         wants, emitted, shown = self._wants, self.emitted, event
         if emitted.opening is None and parsed.choices:
-            emitted.opening = _opening(event)
+            emitted.opening = opening_of(event)
         emitted.note(parsed)
         if parsed.usage is not None:
             self._running = b""
             if not parsed.choices:
                 self.usage = parsed.usage.usage()
+                self.usage_passed = True
                 return self._dropped(event) if wants.usage else None
             self._running = event
             if wants.running_usage:
@@ -208,6 +213,7 @@ class ContinuedStream(ToldStream):
         self.emitted.note(parsed)
         if parsed.usage is not None and not parsed.choices:
             self.usage = self._translation.usage(parsed.usage)
+            self.usage_passed = self.usage is not None
         return self._translation.event(parsed)
 
 
@@ -218,10 +224,3 @@ def _usage_of(event: bytes) -> Usage | None:
     except UNREADABLE:
         return usage_in_tail(event)
     return None if fields is None else fields.usage()
-
-
-def _opening(event: bytes) -> Opening:
-    try:
-        return decode_opening(data_of(event))
-    except UNREADABLE:
-        return Opening()

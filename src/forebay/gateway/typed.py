@@ -29,6 +29,7 @@ _ENDS = frozenset(
 )
 _CONTENT = frozenset({"content_block_start", "image_generation.partial_image", "image_edit.partial_image"})
 _DELTAS = (b"event: response.output_text.delta\n", b"event: content_block_delta\n", b"event: response.reasoning_text.delta\n")
+_MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _SEQUENCE = re.compile(rb'"sequence_number":\s*(\d{1,15})(?!\d)')
 
 
@@ -81,6 +82,11 @@ class _Event(msgspec.Struct):
     usage: TypedUsage | None = None
     error: EngineError | str | None = None
     code: int | str | None = None
+    delta: msgspec.Raw = msgspec.Raw()
+
+
+class _Stop(msgspec.Struct):
+    stop_reason: str | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -89,6 +95,7 @@ class _Answer(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Event).decode
+_decode_stop = msgspec.json.Decoder(_Stop).decode
 _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 
@@ -96,11 +103,12 @@ _decode_answer = msgspec.json.Decoder(_Answer).decode
 class TypedStream(EventStream):
     """As its base, for events that have a ``type``; events that have none are the base's."""
 
-    __slots__ = ("_last", "background", "begun", "response", "response_id")
+    __slots__ = ("_last", "_stopped", "background", "begun", "response", "response_id")
 
     def __init__(self, engine_chunked: bool, client_chunked: bool) -> None:
         super().__init__(engine_chunked, client_chunked)
         self._last = b""
+        self._stopped = False  # it has said why its message ends
         self.begun: Usage | None = None
         """As told before the first token: no count of what was made, but one of the prompt."""
         self.response = b""
@@ -125,6 +133,16 @@ class TypedStream(EventStream):
         """See `sse.EventStream`."""
         begun = self._tail or self._held or self.done or self.trouble
         return self.opened and self._passes and self._aligned and not begun and self._last.startswith(_DELTAS)
+
+    @property
+    def says_all(self) -> bool:
+        """See `sse.EventStream`."""
+        return self._stopped or super().says_all
+
+    @property
+    def closing(self) -> bytes:
+        """See `sse.EventStream`."""
+        return _MESSAGE_STOP if self._stopped else super().closing
 
     def goes_on(self, body: bytes) -> bool:
         """See `sse.EventStream`."""
@@ -184,6 +202,8 @@ class TypedStream(EventStream):
             self.done = True
         elif kind in _CONTENT or kind.endswith("delta"):
             self._content(False)
+            if kind == "message_delta" and _stops(bytes(parsed.delta)):
+                self._stopped, self.finishes = True, self.choices
         return None
 
     def _see_response(self, kind: str, raw: bytes) -> None:
@@ -209,6 +229,14 @@ class TypedStream(EventStream):
             message = error if isinstance(error, str) else parsed.message
             self.error = EngineError(message if isinstance(message, str) else None, code=parsed.code)
         self.trouble = Trouble.ERROR_EVENT
+
+
+def _stops(delta: bytes) -> bool:
+    """Whether this of an Anthropic message says why it ends: all its content is out then."""
+    try:
+        return bool(_decode_stop(delta).stop_reason)
+    except UNREADABLE:
+        return False
 
 
 def typed_usage(body: bytes) -> tuple[Usage | None, str]:

@@ -11,7 +11,7 @@ from forebay.gateway.recovery import Recovery
 from forebay.ports.upstream import End
 
 DONE_REAL_S: Final = 5.0
-"""An engine, or a proxy before it, that has said ``[DONE]`` has so long to end its response; its client waits for that."""
+"""An engine, or a proxy before it, that has sent the last of an answer has so long to end its response; its client waits for that."""
 
 
 class Watched(Recovery):
@@ -21,7 +21,7 @@ class Watched(Recovery):
 
     def moved_from(self, replica: str, why: str) -> None:
         """``replica`` has stopped working: go on elsewhere if it runs there."""
-        if self._exchange is None or self._over or self._replica != replica:
+        if self._exchange is None or self._over or self._replica != replica or self._ends():
             return
         if not self._another():
             if self._connection.by_peer and not self._open:
@@ -49,16 +49,17 @@ class Watched(Recovery):
         if wire_bytes != self._progress_bytes:
             self._progress_bytes = wire_bytes
             self._progress_s = now_s
-        silent = now_s - self._progress_s > self._idle_s
-        if self._paused and silent:
+        quiet_s = now_s - self._progress_s
+        late = quiet_s > self._idle_s or now_s - self._sent_s > self._total_s
+        unbegun = self._ask.stream and not self._open and now_s > self._first_due_s
+        if self._paused and quiet_s > self._idle_s:
             self._end(Outcome.CLIENT_SLOW, self._counted_usage(), abandon=True)
             self._connection.abort()
-        elif self._stream is not None and self._stream.done and now_s - self._progress_s > DONE_REAL_S * self._context.speed:
-            self._drop_exchange()
-            self.end(End.CUT, "")  # as if it had hung up: nothing is missing
-        elif silent or now_s - self._sent_s > self._total_s:
-            self._overdue(silent and now_s - self._sent_s <= self._total_s)
-        elif self._ask.stream and not self._open and now_s > self._first_due_s:
+        elif (late or unbegun or (quiet_s > DONE_REAL_S * self._context.speed and self._reads_on)) and self._ends():
+            return
+        elif late:
+            self._overdue(now_s - self._sent_s <= self._total_s)
+        elif unbegun:
             self._begins_late()
 
     def _begins_late(self) -> None:
@@ -81,6 +82,11 @@ class Watched(Recovery):
             self._try_elsewhere("The engine did not begin its answer in time.")
         else:
             self._failed(End.TIMEOUT, "")
+
+    @property
+    def _reads_on(self) -> bool:
+        """What its engine may still say is not left unread for its client's sake."""
+        return not self._paused or (self._stream is not None and self._stream.done)
 
     def streaming(self) -> tuple[str, float] | None:
         """Its replica, and when that last sent something; None unless tokens should be coming."""

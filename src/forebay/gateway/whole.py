@@ -21,6 +21,7 @@ PARSED_BYTES_MAX: Final = 64 * 1024
 
 # In names of their own, that a compiled module need not look up.
 _decode: Final = decode_answer
+_decode_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_typed: Final = msgspec.json.Decoder(TypedUsage).decode
 _usage: Final = Usage
 
@@ -49,6 +50,19 @@ class WholeBody:
         """All that is held; nothing is afterwards."""
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def ended(self) -> bool:
+        """All of it is here, though its engine has not said so: of JSON that can be told."""
+        if self.flowing or self.head.content_length is not None or not self._parts or not self._parts[-1].rstrip().endswith(b"}"):
+            return False
+        body = b"".join(self._parts)
+        self._parts = [body]
+        try:
+            _decode_fields(body)
+        except UNREADABLE:
+            return False
+        return True
 
     def flow(self, body: bytes, last: bool) -> bytes:
         """``body`` as it goes through, framed for the client."""

@@ -73,9 +73,10 @@ class AdmissionStates(RuleBasedStateMachine):
     # --- the model -------------------------------------------------------------------------------------------------
 
     def more_prompt_tokens(self, ticket: int) -> int | None:
-        """What the machine asks of answers that have begun."""
+        """What the machine asks of those that would give their place up."""
         request = self.requests[ticket]
-        assert request.answered, "asked of an answer of which nothing is out"
+        if not request.answered:
+            return 0
         if ticket not in self.running():  # started in this very call: whoever owns it has not sent it yet
             return None
         return request.emitted if request.resumable else None

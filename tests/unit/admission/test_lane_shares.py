@@ -233,7 +233,11 @@ def test_what_was_started_on_its_lanes_share_keeps_its_place() -> None:
 
 def streams(resumable: dict[int, int | None], slots: int = 2, prefill_tokens_per_s: float = 100.0) -> Admission:
     """Of these tickets it is known how many tokens more of their answers would be prompt to whoever goes on with them."""
-    pool = Admission("chat", (TOP, LOW), 100_000, resumable=resumable.get)
+
+    def more_tokens(ticket: int) -> int | None:
+        return resumable.get(ticket, None if pool._tickets[ticket].answered else 0)
+
+    pool = Admission("chat", (TOP, LOW), 100_000, resumable=more_tokens)
     capacity = Capacity(10**6, slots, 10**6, prefill_tokens_per_s, 0.0, 10**6)
     pool.set_roster(RosterPool("chat", (RosterReplica("r0", "http://r0", capacity),)), 0.0)
     return pool
@@ -285,6 +289,17 @@ def test_a_whole_answer_gives_its_place_up_however_much_of_it_the_engine_has() -
     pool = streams({}, slots=1)
     pool.arrive(1, "low", "t", SHORT, 0.0, whole=True)
     assert pool.arrive(9, "top", "t", SHORT, 1000.0)[0] == Requeue(1, "r0")
+
+
+def test_an_answer_that_has_ended_keeps_its_place_though_nothing_of_it_is_with_its_client() -> None:
+    """It would be made a second time, and its place is free in a moment."""
+    resumable: dict[int, int | None] = {1: None}
+    pool = streams(resumable)
+    for ticket in (2, 1):
+        pool.arrive(ticket, "low", "t", SHORT, float(-ticket), whole=True)
+    assert pool.arrive(8, "top", "t", SHORT, 1000.0)[0] == Requeue(2, "r0"), "the first started, since the last has ended"
+    assert pool.arrive(9, "top", "t", SHORT, 1000.0) == []
+    pool.check()
 
 
 def test_a_client_that_would_not_wait_for_another_start_keeps_its_place() -> None:
