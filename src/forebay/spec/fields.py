@@ -16,6 +16,8 @@ from forebay.spec.records import Either, Field, ListOf, MapOf, Record
 from forebay.spec.types import CalendarEntry, Hardware, Limits, Model, Pool, Slo, Spec, Team, TeamLimits, Tier, Tls
 
 _COUNT = 10**9
+WEIGHT_LEAST = 0.001
+"""What a team was given is divided by it: by next to nothing that is more than a number holds, and the order of who goes next is lost."""
 _URL = Text("a URL with http:// or https://", r"https?://[^\s/]+\S{0,2000}", "http://127.0.0.1:9093/hook")
 
 
@@ -223,7 +225,7 @@ TEAM = Record(
     "team",
     "Who is charged.",
     (
-        Field("weight", Number(0.001, 1e6, example=1), "Its share beside other teams that wait in the same tier.", "weight"),
+        Field("weight", Number(WEIGHT_LEAST, 1e6, example=1), "Its share beside other teams that wait in the same tier.", "weight"),
         Field(
             "tiers",
             Either(
@@ -271,7 +273,7 @@ GRANT = Record(
             default="all tiers, as they are",
         ),
         Field("limits", TEAM_LIMITS, "Its limits; its own may only be lower.", default="none"),
-        Field("weight_max", Number(0.001, 1e6, example=2), "Highest weight.", default="1"),
+        Field("weight_max", Number(WEIGHT_LEAST, 1e6, example=2), "Highest weight.", default="1"),
         Field("keys_max", Whole(0, 10_000, 10), "Most keys.", default="10"),
     ),
 )

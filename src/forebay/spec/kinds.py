@@ -199,8 +199,14 @@ class Number(ScalarKind):
         if self.most == 1 and 1 < value <= 100:
             raise Refused(f"it is a fraction: write {value / 100:g}")
         if not self.least <= value <= self.most or (self.above and value == self.least):
-            raise Refused(f"at most {self.most:g}" if value > self.most else "")
+            raise Refused(self._bound(value))
         return value
+
+    def _bound(self, value: float) -> str:
+        """What to do about a value that is out of bounds, where the words for what is allowed don't say it."""
+        if value > self.most:
+            return f"at most {self.most:g}"
+        return f"write {self.least:g} or more" if 0 < value < self.least else ""
 
     def schema(self) -> Json:
         return {
