@@ -687,3 +687,34 @@ def test_a_request_with_a_key_of_its_own_keeps_that_and_gets_no_second():
         assert all(seen.head.count(b"authorization") == 1 for seen in engine.seen)
 
     with_engine(test, script)
+
+
+def test_a_connection_that_ends_before_anything_is_asked_over_it_is_a_cut_one():
+    """As of a server that speaks first, so that it is closed: whoever had asked heard of nothing more."""
+
+    class Late:
+        """The event loop, whose new connections are handed over when they have ended."""
+
+        def __init__(self):
+            self._loop = asyncio.get_running_loop()
+
+        def __getattr__(self, name):
+            return getattr(self._loop, name)
+
+        async def create_connection(self, *args, **named):
+            transport, protocol = await self._loop.create_connection(*args, **named)
+            transport.abort()
+            await asyncio.sleep(0.1)
+            return transport, protocol
+
+    async def main():
+        upstream, engine = HttpUpstream(Late()), FakeEngine(says(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"))
+        await engine.start()
+        sink = Sink()
+        upstream.send(engine.url, GET, sink)
+        assert await asyncio.wait_for(sink.outcome(), 5) is End.CUT
+        assert not upstream.live
+        await upstream.close()
+        engine.stop()
+
+    run(main)

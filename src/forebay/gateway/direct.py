@@ -9,6 +9,7 @@ from typing import Protocol
 
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk
 from forebay.gateway.dialects import in_shape
+from forebay.gateway.events import is_json
 from forebay.gateway.http import ClientConnection
 from forebay.gateway.passed import PassedHead, PassedHeads, passed_answer
 from forebay.gateway.refusals import ASKS_KEY_REPLY
@@ -222,10 +223,16 @@ class Direct:
         self._wrong = 300 <= head.status < 400 or (head.status < 300 and self._passed.html)
 
     def data(self, wire: bytes, body: bytes, whole: bool, last: bool) -> None:
-        """Errors are held until they are whole; all else passes."""
+        """Errors are held until they are whole; all else passes, from where it may be an answer."""
         del wire, whole
         head = self._head
         assert head is not None
+        if not self._open and head.status < 300 and not self._wrong:
+            self._held, body = b"", self._held + body
+            if not (last or body.strip() or len(body) > ERROR_BYTES_MAX):  # it has not begun
+                self._held = body
+                return
+            self._wrong = self._is_none(body, last)
         if head.status >= 400 or self._wrong:
             self._held = (self._held + body)[:ERROR_BYTES_MAX]
         elif self._open:
@@ -236,6 +243,15 @@ class Direct:
             length = len(body) if last else head.content_length
             self._framed = length is None and self._request.modern
             self._write_head(chunk(body) if self._framed else body, length)
+
+    def _is_none(self, body: bytes, last: bool) -> bool:
+        """Whether there is nothing in an answer, or in its beginning no JSON, which each of these answers is that is no stream."""
+        text, passed = body.strip(), self._passed
+        if not text:
+            return self._request.method != b"DELETE"  # that it is gone may be said by nothing
+        if passed.events or passed.coded:
+            return False
+        return not (is_json(text) if last else text.startswith((b"{", b"[")))
 
     def end(self, end: End, detail: str) -> None:
         """See `ports.ResponseSink`."""
@@ -259,7 +275,7 @@ class Direct:
 
     def _complete(self, head: ResponseHead) -> None:
         if self._wrong:
-            said = f"What the engine answered ({head.status}) is neither JSON nor an error, but a page or a way elsewhere."
+            said = f"What the engine answered ({head.status}) is neither JSON nor an error, but nothing, a page or a way elsewhere."
             self._fail(ErrorReply(502, "server_error", "engines_failed", said))
             return
         if head.status < 400:

@@ -8,6 +8,7 @@ from typing import Final
 
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.body import previous_of
+from forebay.gateway.events import is_json
 from forebay.gateway.meters import Outcome
 from forebay.gateway.passed import PassedHead
 from forebay.gateway.pool_desk import PoolDesk
@@ -20,7 +21,7 @@ MAIN: Final = frozenset({b"/v1/chat/completions", b"/v1/completions", b"/v1/embe
 """Paths that each engine of a pool has or none: of others, versions of one engine know more and fewer."""
 SPACE: Final = b" \t\r\n"
 BROKEN_OFF: Final = "The engine broke its answer off."
-NO_ANSWER: Final = "The engine answered 200, with nothing that is an answer."
+NO_ANSWER: Final = "The engine said that it succeeded, with nothing that is an answer."
 
 
 class Doubt:
@@ -93,9 +94,17 @@ class Doubting(Watched):
         route = POSTS[self._request.target.partition(b"?")[0]]
         return not (self._pool.foreign or self._pool.peer) and (passed.html or (route.generates and not route.multipart))
 
-    def _is_none(self, body: bytes) -> bool:
-        """Whether the ``body`` of a 200 is no answer: there is nothing in it, or no JSON where that alone can be one."""
+    def _is_none(self, body: bytes, *, begins: bool = False) -> bool:
+        """Whether the ``body`` of a success is no answer: there is nothing in it, or no JSON where that is due.
+
+        ``begins``: it is only the beginning of one.
+        """
         if self._pool.peer:
             return False
-        text = body.lstrip(SPACE)
-        return not text or (POSTS[self._path()].generates and not text.startswith((b"{", b"[")))
+        text, passed, route = body.lstrip(SPACE), self._passed, POSTS[self._path()]
+        if not text:
+            return True
+        due = passed.json or (route.generates and not route.multipart)
+        if not due or passed.coded:
+            return False
+        return not (text.startswith((b"{", b"[")) if begins else is_json(text))

@@ -3,6 +3,7 @@
 A field is cut by its bytes: inside a JSON string every quote is escaped, so what looks like a key with its colon is one.
 """
 
+import json
 import re
 
 import msgspec
@@ -15,6 +16,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _RAW = msgspec.Raw()
 _EMPTY = (b"", b"null", b"[]", b"{}")
 _NEWLINE = b"\n"[0]
+_ENDS = ((b"{", b"}"), (b"[", b"]"))
 _IDS = re.compile(rb'("(?:prompt_)?token_ids"\s*:\s*)\[[0-9,\s]*\]')
 _RUNNING = re.compile(rb'\s*,\s*"usage"\s*:\s*\{(?:[^{}]|\{[^{}]*\})*\}')
 
@@ -133,10 +135,39 @@ class _Fingerprint(msgspec.Struct):
     system_fingerprint: str | None = None
 
 
+PARSED_BYTES_MAX = 64 * 1024
+"""Of what is longer, only the two ends are looked at."""
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 decode_answer = msgspec.json.Decoder(Answer).decode
 decode_usage = msgspec.json.Decoder(UsageFields).decode
 decode_event = msgspec.json.Decoder(Event).decode
 _decode_fingerprint = msgspec.json.Decoder(_Fingerprint).decode
+
+
+def is_json(text: bytes) -> bool:
+    """Whether ``text`` is a JSON object or list, as liberally as clients read it: with NaN, control characters, and cut ones."""
+    text = text.strip()
+    if (text[:1], text[-1:]) not in _ENDS:
+        return False
+    if len(text) > PARSED_BYTES_MAX:
+        return True
+    try:
+        _decode_raw(text)
+    except RecursionError:
+        return True
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _is_loose_json(text)
+    return True
+
+
+def _is_loose_json(text: bytes) -> bool:
+    try:
+        json.loads(text.decode("utf-8", "replace"), strict=False)
+    except json.JSONDecodeError:
+        return False
+    except (ValueError, RecursionError):  # a number of thousands of digits, or nested too deeply
+        return True
+    return True
 
 
 def complete_bytes(text: bytes) -> int:

@@ -29,17 +29,21 @@ PASSED_HEADS_MAX: Final = 256
 class PassedHead:
     """What a client is told of an engine's head: the lines that pass, and whether a stream of events follows."""
 
-    __slots__ = ("events", "html", "json", "lines", "odd")
+    __slots__ = ("coded", "events", "html", "json", "lines", "odd")
 
     def __init__(self, head: ResponseHead, foreign: bool = False) -> None:
         """``foreign``: nothing of the head passes but what the body is."""
         kind = None
         told = set()
+        self.coded = False
+        """Its body is compressed, which nobody asked for: what is in it can't be told."""
         parts = [status_line(head.status)]
         for name, value in head.headers:
             if name not in NOT_TO_CLIENTS and (not foreign or name in FOREIGN_HEADERS):
                 parts.append(b"%b: %b\r\n" % (name, value))
                 told.add(name)
+            if name == b"content-encoding" and value.lower() != b"identity":
+                self.coded = True
             if name == b"content-type" and kind is None:
                 kind = value.lower()
         self.json = kind is not None and kind.startswith(JSON)

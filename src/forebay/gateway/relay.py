@@ -199,7 +199,7 @@ class Call(LentCall):
             self._answer, self._passed = head, passed
             self._wire_bytes += len(body)
             usage, aborted = self._look_at(body)
-            if aborted or (body[:1] != b"{" and self._is_none(body)):
+            if aborted or ((usage is None or body[:1] != b"{") and self._is_none(body)):
                 self._try_elsewhere(BROKEN_OFF if aborted else NO_ANSWER)
             else:
                 self._write_whole(body)
@@ -329,8 +329,13 @@ class Call(LentCall):
         if self._open:
             self._pass(held.flow(body, last), last)
         elif not held.add(body) and not last:
+            begun = held.take()
+            if head.status < 300 and self._is_none(begun, begins=True):
+                self._drop_exchange()
+                self._try_elsewhere(NO_ANSWER)
+                return
             self._pool.admission.answered(self.ticket)
-            self._write_head(held.flow(held.take(), False), head.content_length, held.framed)
+            self._write_head(held.flow(begun, False), head.content_length, held.framed)
             self._let_body_go()
 
     def _completed(self) -> None:
@@ -361,7 +366,7 @@ class Call(LentCall):
                 self._refuse(error)
                 return
         usage, aborted = self._look_at(body)
-        if aborted or (body[:1] != b"{" and head.status == 200 and self._is_none(body)):
+        if aborted or ((usage is None or body[:1] != b"{") and head.status < 300 and self._is_none(body)):
             self._try_elsewhere(BROKEN_OFF if aborted else NO_ANSWER)
             return
         self._write_whole(body)

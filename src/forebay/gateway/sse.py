@@ -14,7 +14,17 @@ from enum import StrEnum
 
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import DONE_EVENT, LAST_CHUNK, chunk
-from forebay.gateway.events import UNREADABLE, Choice, EngineError, Event, complete_bytes, data_of, decode_event, with_fingerprint_of
+from forebay.gateway.events import (
+    UNREADABLE,
+    Choice,
+    EngineError,
+    Event,
+    complete_bytes,
+    data_of,
+    decode_event,
+    is_json,
+    with_fingerprint_of,
+)
 from forebay.native import Takes
 from forebay.ports.upstream import Taker
 
@@ -43,6 +53,8 @@ class Trouble(StrEnum):
     """The engine ended it with ``finish_reason: "abort"``, as vLLM does when it is shut down."""
     UNFINISHED = "unfinished"
     """It ended cleanly, but neither with ``[DONE]`` nor with a finish reason."""
+    NO_EVENT = "no_event"
+    """What came where its first content should be is no JSON."""
     TOO_LONG = "too_long"
     """One event is longer than may be held back."""
 
@@ -304,7 +316,7 @@ class EventStream(Takes):
         try:
             parsed = decode_event(data)
         except UNREADABLE:
-            self._unread(event)
+            self._unread(event, data)
             return None
         if parsed.error:
             self.error = EngineError(parsed.error) if isinstance(parsed.error, str) else parsed.error
@@ -325,8 +337,11 @@ class EventStream(Takes):
             self._content(finished)
         return self._told(event, parsed)
 
-    def _unread(self, event: bytes) -> None:
-        """Not the shape we know: the client may know it."""
+    def _unread(self, event: bytes, data: bytes) -> None:
+        """It is not of the shape we know: the client may know it, unless it is what a stream begins with, and not even JSON."""
+        if not (self.opened or is_json(data)):
+            self.trouble = Trouble.NO_EVENT
+            return
         reason = _FINISHED.search(event)
         self._content(reason is not None)
         if reason is not None and self.choices == 1 and not event.startswith(b'abort"', reason.end()):

@@ -173,8 +173,8 @@ class ToldStream(EventStream):
             return Usage(emitted.prompt_tokens, emitted.tokens)
         return self.usage
 
-    def _unread(self, event: bytes) -> None:
-        super()._unread(event)
+    def _unread(self, event: bytes, data: bytes) -> None:
+        super()._unread(event, data)
         self.emitted.forget("one of its events could not be read")
 
     def _told(self, event: bytes, parsed: Event) -> bytes | None:
@@ -207,6 +207,10 @@ class ContinuedStream(ToldStream):
         self._translation = translation
         self._learns = 0
         self.opened = True
+
+    def _is_none(self) -> bool:
+        """See `sse.EventStream`: it is open since another began it, and may not end in silence."""
+        return not (self.events or self.finishes or self.usage is not None)
 
     def _told(self, event: bytes, parsed: Event) -> bytes | None:
         del event

@@ -10,14 +10,13 @@ import msgspec
 from forebay.domain.shape import Usage
 from forebay.domain.usage import NUMBER_BITS
 from forebay.gateway.answers import LAST_CHUNK, chunk
-from forebay.gateway.events import UNREADABLE, decode_answer, decode_usage
+from forebay.gateway.events import PARSED_BYTES_MAX, UNREADABLE, decode_answer, decode_usage
 from forebay.gateway.typed import TypedUsage
 from forebay.ports.upstream import ResponseHead
 
 HELD_BYTES_MAX: Final = 1024 * 1024
 TAIL_BYTES: Final = 4096
 """Of a long body only the end is looked at: usage stands there."""
-PARSED_BYTES_MAX: Final = 64 * 1024
 
 # In names of their own, that a compiled module need not look up.
 _decode: Final = decode_answer

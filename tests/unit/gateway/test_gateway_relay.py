@@ -417,7 +417,7 @@ def test_after_content_a_failure_is_said_in_the_stream(world, how):
 
 def test_a_long_answer_that_is_cut_is_not_made_to_look_whole(world):
     async def cuts(_, answer):
-        answer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9000000\r\n\r\n" + b"x" * (HELD_BYTES_MAX + 10))
+        answer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9000000\r\n\r\n{" + b"x" * (HELD_BYTES_MAX + 10))
         await asyncio.sleep(0.5)
         answer.cut()
 

@@ -72,10 +72,20 @@ def test_what_counts_as_content(delta):
 
 
 def test_completions_and_unknown_shapes_are_content_too():
-    for data in ({"choices": [{"text": "a"}]}, b"plain text", {"choices": [{"delta": {"content": ["odd"]}}]}):
+    for data in ({"choices": [{"text": "a"}]}, b'{"choices":[{"text":"\xff"}]}', {"choices": [{"delta": {"content": ["odd"]}}]}):
         stream = EventStream(True, True)
         feed(stream, event(data))
         assert stream.opened, data
+
+
+@pytest.mark.parametrize("data", [b"plain text", b"{oops", b"null", b"<html>"])
+def test_what_is_no_json_is_no_first_content_and_passes_after_one(data):
+    stream = EventStream(True, True)
+    assert feed(stream, event(data)) == [b""]
+    assert (stream.opened, stream.trouble) == (False, Trouble.NO_EVENT)
+    stream = EventStream(True, True)
+    assert b"".join(feed(stream, token("a"), event(data))).count(b"data: ") == 2
+    assert stream.trouble is None
 
 
 def test_done_is_held_until_the_response_ended_well():

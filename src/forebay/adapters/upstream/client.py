@@ -206,6 +206,9 @@ class HttpUpstream:
         if exchange.sink is None:
             connection.transport.abort()
             return
+        if connection.transport.is_closing():  # it said something before it was asked, or left: nobody would hear of that
+            exchange.finish(End.CUT, "the engine closed the connection, or spoke first")
+            return
         exchange.task = None
         connection.start(exchange)
 
