@@ -205,7 +205,7 @@ def test_who_leaves_while_the_disk_is_full_says_what_that_costs(begin, monkeypat
             entry(metering.book)
         if frees:
             monkeypatch.setattr(files.os, "pwrite", real)
-        await metering.leave()
+        assert await metering.leave() == (0 if frees else 3)
 
     asyncio.run(lives())
     monkeypatch.setattr(files.os, "pwrite", real)
@@ -215,8 +215,26 @@ def test_who_leaves_while_the_disk_is_full_says_what_that_costs(begin, monkeypat
     else:
         ((kind, words),) = said
         assert (kind, left.requests) == ("usage_lost", 1)
-        assert "3 requests" in words
-        assert "No space left" in words
+        assert "3 requests at most, of 400 prompt and 80 output tokens at most" in words, "4 entries are in no ledger, one is on the disk"
+        assert words.endswith("No space left on device)")
+
+
+def test_a_disk_that_says_only_when_it_is_synced_that_it_is_full_is_heard_as_one_leaves(begin, monkeypatch):
+    """It was synced as the file was closed, and what came of that was nobody's news."""
+    journal, _ = begin()
+    said = []
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def lives():
+        metering = Metering("gw", journal, LoopClock(1.0), lambda kind, words: said.append((kind, words)))
+        entry(metering.book)
+        monkeypatch.setattr(files.os, "fdatasync", full)
+        return await metering.leave()
+
+    assert asyncio.run(lives()) == 1
+    assert [kind for kind, _ in said] == ["usage_lost"]
 
 
 def test_what_a_full_disk_and_a_crash_cost_is_counted(begin, monkeypatch):

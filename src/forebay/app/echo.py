@@ -24,6 +24,8 @@ ORDINARY = frozenset(
     }
 )
 """Not told afterwards."""
+LAST = frozenset({"usage_lost"})
+"""Told of what comes while it stops."""
 READ_BYTES_MAX = 256 * 1024
 LINES_MAX = 20
 """Shown at one look; the rest is counted."""
@@ -41,6 +43,11 @@ def starting(kind: str) -> bool:
 def running(kind: str) -> bool:
     """Whether an event is told from then on."""
     return kind not in ORDINARY
+
+
+def stopping(kind: str) -> bool:
+    """Whether an event is told while the fleet stops."""
+    return kind in LAST
 
 
 class Echo:

@@ -30,6 +30,8 @@ from forebay.spec.types import Listen, Spec
 
 NAME = gateway_name(0)
 READY_POLL_S = 0.02
+USAGE_LOST = 1
+"""The exit code of one that ended in order, with usage that no ledger has and no disk took."""
 
 
 class Joining(msgspec.Struct, frozen=True):
@@ -66,8 +68,7 @@ async def _under_supervisor(arguments: argparse.Namespace) -> int:
     marking = asyncio.create_task(_mark_ready(arguments.state / ready_marker(arguments.name), system.gateway, spec), name="ready marker")
     reloading = _reloading(arguments.config, system, lambda spec: save_spec(spec, arguments.state), arguments.spec)
     link = gateway_wiring.gateway_link(system, host, int(port), gateway_wiring.roster_keeping(system, arguments.state, arguments.run))
-    await _linked(system, link, remembering, certificate, stop, marking, reloading)
-    return 0
+    return await _linked(system, link, remembering, certificate, stop, marking, reloading)
 
 
 async def _linked(
@@ -78,8 +79,8 @@ async def _linked(
     stop: asyncio.Event,
     marking: asyncio.Task[None],
     reloading: "asyncio.Future[list[None]]",
-) -> None:
-    """Serve by the rosters that come by ``link`` until told to stop; drain, and say goodbye."""
+) -> int:
+    """Serve by the rosters that come by ``link`` until told to stop; drain, and say goodbye. The exit code."""
     linking = asyncio.create_task(link.run(), name="link")
     keeping = asyncio.create_task(remembering.run(), name="responses")
     watching = _watching(certificate)
@@ -89,11 +90,12 @@ async def _linked(
     reloading.cancel()
     await system.gateway.drain()
     await link.goodbye()
-    await system.gateway.metering.leave()
+    lost = await system.gateway.metering.leave()
     linking.cancel()
     keeping.cancel()
     await asyncio.gather(linking, marking, watching, reloading, keeping, return_exceptions=True)
     await remembering.close()
+    return USAGE_LOST if lost else 0
 
 
 async def _joined(
@@ -122,8 +124,7 @@ async def _joined(
     reloading = _reloading(path, system, lambda _: None)
     # It is one of several, and keeps no roster: it has no lease to use one by before the controller answers.
     link = gateway_wiring.gateway_link(system, join.controller.host, join.controller.port)
-    await _linked(system, link, remembering, certificate, stop, marking, reloading)
-    return 0
+    return await _linked(system, link, remembering, certificate, stop, marking, reloading)
 
 
 async def _mark_ready(marker: Path, gateway: Gateway, spec: Spec) -> None:
@@ -178,8 +179,7 @@ async def _standalone(
     await asyncio.gather(accounting, watching, reloading, keeping, return_exceptions=True)
     await remembering.close()
     await ledger.close()
-    await system.gateway.metering.leave()
-    return 0
+    return USAGE_LOST if await system.gateway.metering.leave() else 0
 
 
 def _context(certificate: Certificate | None) -> ssl.SSLContext | None:

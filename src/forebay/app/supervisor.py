@@ -12,14 +12,14 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from forebay.app import config, listening
 from forebay.app.certificates import Certificate
-from forebay.app.children import STOP_ENGINES, Above, Child, Lifeline, become_subreaper, how_it_ended, reap
-from forebay.app.echo import Echo, running, starting
+from forebay.app.children import SIGNALLED, STOP_ENGINES, Above, Child, Lifeline, become_subreaper, how_it_ended, reap
+from forebay.app.echo import Echo, running, starting, stopping
 from forebay.app.engine_keys import engine_key_troubles
 from forebay.app.files import (
     LOCK_FILE,
@@ -101,7 +101,7 @@ class Supervisor:
         return (self.controller, *self.gateways)
 
     def run(self, ready_file: Path | None) -> int:
-        """Start, say so, supervise until told to stop; the exit code: 1 where a second signal cut what was still inside."""
+        """Start, say so, supervise until told to stop; the exit code: 1 where a second signal cut what was inside, or usage was lost."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # A terminal that closes ends us in order too, unless `nohup` was asked for.
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
@@ -121,6 +121,7 @@ class Supervisor:
             if self.stopping == 1:
                 _say("stopping: what is being answered is answered first, then engines started here stop; interrupt again to end at once")
             self._stop()
+            self._tell(stopping)
         finally:
             for note in (self.state / RUNNING_FILE, self._announcement):
                 if note is not None:
@@ -130,8 +131,9 @@ class Supervisor:
             for opened in self.sockets.values():
                 opened.close()
             self._lock.close()
-        _say(_stopped(cut=self.stopping >= CUT, left=_has_children()))
-        return 0 if self.stopping < CUT else 1
+        failed = ended_badly(self.gateways)
+        _say("\n  ".join((*failed, _stopped(cut=self.stopping >= CUT, left=_has_children()))))
+        return 0 if self.stopping < CUT and not failed else 1
 
     def _markers(self) -> list[str]:
         return [ready_marker(gateway_name(number)) for number in range(self.spec.gateways)]
@@ -254,6 +256,12 @@ def _say(words: str) -> None:
     """To whoever started us; a terminal that is gone is no reason to end."""
     with contextlib.suppress(OSError):
         print(f"forebay: {words}", file=sys.stderr, flush=True)
+
+
+def ended_badly(gateways: Sequence[Child]) -> list[str]:
+    """Of those that were told to stop, which could not do so in order: a log on a full disk may lack why."""
+    failed = [(child, child.exit_code) for child in gateways if child.exit_code and child.exit_code < SIGNALLED]
+    return [f"the {child.name} {how_it_ended(code)} as it was stopped: usage may be lost (log: {child.log})" for child, code in failed]
 
 
 def _stopped(cut: bool, left: bool) -> str:

@@ -49,16 +49,20 @@ class Metering:
                 await self._task
             self._task = None
 
-    async def leave(self) -> None:
-        """The last is counted, and told if it could be. What no ledger has and no disk takes ends here, which is said."""
+    async def leave(self) -> int:
+        """The last is counted, and told if it could be. What no ledger has and no disk takes ends here, which is said: so many requests."""
         book = self.book
-        if book.unreported_requests and self._journal.problem:
-            await self._journal.keep(book.blocks)
+        if book.unreported_requests:
+            await self._journal.keep(book.blocks)  # some disks say only when they are synced that they are full
         book.look()
         lost = min(book.unreported_requests, book.unwritten_requests)
         if lost:
-            self._say("usage_lost", f"{lost} requests at most were counted in memory only, and are in no ledger ({self._journal.problem})")
+            prompt, output = book.unreported_tokens()
+            why = self._journal.problem.partition("; ")[0]
+            words = f"{lost} requests at most, of {prompt} prompt and {output} output tokens at most, were counted in memory only"
+            self._say("usage_lost", f"{words}, and are in no ledger ({why})")
         self._journal.close(acknowledged=not book.unreported_requests)
+        return lost
 
     def outgoing(self) -> list[UsageBatch]:
         """What a ledger should be told now; the same again until it has answered."""

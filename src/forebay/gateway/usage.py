@@ -100,6 +100,11 @@ class UsageBook:
         """Counted and not acknowledged."""
         return self._number - (self._sealed[0].after if self._sealed else self._sealed_upto)
 
+    def unreported_tokens(self) -> tuple[int, int]:
+        """Of prompts and answers, in what is counted and not acknowledged."""
+        rows = [row.counts for block in self.blocks() for row in block.rows]
+        return sum(counts[PROMPT] for counts in rows), sum(counts[OUTPUT] for counts in rows)
+
     def blocks(self) -> list[UsageBatch]:
         """Everything that is not acknowledged, in order: what a new file of the journal begins with."""
         blocks = list(self._sealed)

@@ -13,12 +13,14 @@ from forebay.app.children import (
     CANNOT_START,
     HEALTHY_AFTER_S,
     LIFELINE,
+    SIGNALLED,
     Above,
     Child,
     Lifeline,
     how_it_ended,
     reap,
 )
+from forebay.app.supervisor import ended_badly
 
 
 class Pretended(Child):
@@ -162,3 +164,11 @@ def test_an_end_by_sigkill_is_said_without_a_guess_at_who_it_was():
     assert how_it_ended(139) == "died of signal 11"
     assert how_it_ended(0) == "ended with exit code 0"
     assert how_it_ended(CANNOT_START) == "ended with exit code 127"
+
+
+@pytest.mark.parametrize(("exit_code", "said"), [(0, False), (None, False), (1, True), (SIGNALLED + signal.SIGKILL, False)])
+def test_a_gateway_that_could_not_stop_in_order_is_named(child, exit_code, said):
+    child.exit_code = exit_code
+    words = ended_badly([child])
+    assert bool(words) is said
+    assert not words or "ended with exit code 1 as it was stopped: usage may be lost (log: " in words[0]

@@ -1,6 +1,6 @@
 import pytest
 
-from forebay.app.echo import LINE_CHARS_MAX, LINES_MAX, Echo, running
+from forebay.app.echo import LINE_CHARS_MAX, LINES_MAX, Echo, running, stopping
 
 READY = "2026-11-29T14:00:00.000Z replica_ready pool=chat chat-1 is ready start=1.0\n"
 NOISE = "2026-11-29T14:00:00.000Z roster 2 replicas\n"
@@ -68,3 +68,12 @@ def test_what_is_no_event_is_left_in_the_log_but_for_what_was_meant_for_people(t
     echo = Echo(log)
     log.write_text("Traceback (most recent call last):\n  File x\nforebay: the certificate was read again\n\n")
     assert echo.look(running) == ["the certificate was read again"]
+
+
+def test_what_is_lost_as_all_stops_is_told_and_nothing_else_of_it(tmp_path):
+    """`forebay up` said that it had stopped, while its gateway's log, on the disk that was full, said what that cost."""
+    log = tmp_path / "gateway.log"
+    log.write_text("")
+    echo = Echo(log)
+    log.write_text(NOISE + READY + "2026-11-29T14:00:00.000Z usage_lost 3 requests at most\n2026-11-29T14:00:00.000Z alert x\n")
+    assert echo.look(stopping) == ["usage lost: 3 requests at most"]
