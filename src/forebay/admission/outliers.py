@@ -129,6 +129,11 @@ class Outliers:
         return [replica for replica, record in self._records.items() if record.out_until_s is not None]
 
     @property
+    def recovering(self) -> bool:
+        """One that is out may be well again soon: it doesn't wait for a key."""
+        return any(record.out_until_s is not None and not record.locked for record in self._records.values())
+
+    @property
     def silent(self) -> list[str]:
         """Replicas that are out since they make no tokens, be it that nobody else could take what they had."""
         return [replica for replica, record in self._records.items() if record.silent]

@@ -13,6 +13,7 @@ from forebay.admission.fairness import LATE_EVERY, Account
 from forebay.admission.lanes import Lane
 from forebay.admission.looks import Position
 from forebay.admission.outcomes import Refusal, Shortage, bounded
+from forebay.admission.outliers import EJECT_S
 from forebay.admission.prior import MARGIN
 from forebay.admission.replicas import Replicas
 from forebay.admission.tickets import Ticket
@@ -21,8 +22,8 @@ from forebay.domain.signal import Known
 
 NEVER_HELPS: Final = frozenset({Refusal.NEVER_FITS, Refusal.OUT_OF_TIME})
 """Coming back as it is: it would be refused again."""
-FAILED_RETRY_S = 5.0
-"""Each replica has failed this one: those that fail others too are out for so long (`outliers.EJECT_S`), then others are asked anew."""
+FAILED_RETRY_S: Final = EJECT_S
+"""Each replica has failed this one: those that fail others too are out for so long, and are asked anew then."""
 NO_REPLICAS_RETRY_S = 30.0
 """Retry-After where nothing is expected."""
 FORESIGHT_S = 600.0

@@ -45,6 +45,10 @@ class DirectContext(Protocol):
         """The engine at ``url`` asks for a key that it isn't shown."""
         ...
 
+    def failed(self, error: ErrorReply) -> ErrorReply:
+        """``error``, by which each replica that was asked has failed it, with when to come back."""
+        ...
+
     def later(self, real_s: float, due: Callable[[], None]) -> TimerHandle:
         """Call ``due`` in so many real seconds."""
         ...
@@ -137,7 +141,7 @@ class Direct:
     def _send(self) -> None:
         if self._tried == len(self._urls):
             self._end()
-            self._refuse(self._failed)
+            self._refuse(self._context.failed(self._failed))
             return
         request, url = self._request, self._urls[self._tried]
         wire = b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n%b" % (

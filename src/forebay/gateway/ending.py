@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from forebay.admission.outliers import EJECT_S
 from forebay.domain.shape import Usage
 from forebay.gateway.answers import LAST_CHUNK, ErrorReply, chunk, retry_after_real_s, unavailable
 from forebay.gateway.call import nothing
@@ -17,7 +18,7 @@ from forebay.gateway.sse import EventStream
 _COMPLETED: Final = Outcome.COMPLETED  # in names of their own: a member of an enum is looked up by a function call
 _TRUNCATED: Final = Outcome.TRUNCATED
 
-ENGINE_RETRY_AFTER_S = 5.0
+ENGINE_RETRY_AFTER_S: Final = EJECT_S
 """World seconds a client is asked to wait after engines failed its request."""
 
 
@@ -113,9 +114,13 @@ class Ending(Recorded):
         self._end(Outcome.FAILED, None)
         self._refuse(error)
 
+    def _failed_wait_s(self) -> float:
+        """Real seconds, spread, after which engines that failed are asked anew."""
+        return retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
+
     def _unserved(self, message: str, why: str) -> ErrorReply:
         """No engine serves it, and ``why`` no other one is tried."""
-        wait_s = retry_after_real_s(ENGINE_RETRY_AFTER_S, self._context.speed, self._context.chance)
+        wait_s = self._failed_wait_s()
         text = f"{message} It is not tried again: {why}."
         return unavailable(text, "engine_asks_key" if message == ENGINE_ASKS_KEY else "engines_failed", wait_s)
 

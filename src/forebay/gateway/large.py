@@ -130,7 +130,8 @@ class LargeCall(BackgroundCall):
         if blame:
             self._context.failures.note(self._pool.name, self._replica, self._replica_url, f"{message} {detail}".strip())
         why = f"{message} A body this large is not held, so it can't be sent again."
-        self._give_up(ErrorReply(502, "server_error", "engine_asks_key" if message == ENGINE_ASKS_KEY else "engines_failed", why))
+        code = "engine_asks_key" if message == ENGINE_ASKS_KEY else "engines_failed"
+        self._give_up(ErrorReply(502, "server_error", code, why, retry_after_s=self._failed_wait_s()))
 
     def _elsewhere(self) -> bool:
         return not self._begun and super()._elsewhere()

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from forebay.admission.outliers import EJECT_S
 from forebay.domain.roster import Roster
 from forebay.gateway.answers import ErrorReply, bad_request
 from forebay.gateway.ask import Ask, ResponsesAsk
@@ -191,6 +192,12 @@ class Light:
         """See `direct.DirectContext`."""
         clock = self._context.clock
         return clock.call_at(clock.now_s() + real_s * clock.speed, due)
+
+    def failed(self, error: ErrorReply) -> ErrorReply:
+        """See `direct.DirectContext`."""
+        if error.status >= 500 and error.retry_after_s is None:
+            error = msgspec.structs.replace(error, retry_after_s=EJECT_S / self._context.clock.speed)
+        return self._context.spread(error)
 
     def asks_key(self, url: str, status: int) -> None:
         """See `direct.DirectContext`."""

@@ -14,7 +14,7 @@ import msgspec
 from forebay.admission.effects import Refuse
 from forebay.admission.outcomes import Refusal
 from forebay.admission.spill import SpillAdmission
-from forebay.admission.waits import NO_REPLICAS_RETRY_S
+from forebay.admission.waits import FAILED_RETRY_S, NO_REPLICAS_RETRY_S
 from forebay.domain.shape import Shape
 from forebay.gateway.answers import ErrorReply
 from forebay.gateway.asking import NOTHING, UNASKED
@@ -86,10 +86,15 @@ class Moving(Doubting):
         return since_s is not None and now_s - max(since_s, self._arrived_s) > BARREN_S
 
     def _as_told(self, effect: Refuse) -> Refuse:
-        """To another gateway, that there is no replica *here* is no last word on what none was asked."""
-        if effect.why is Refusal.NO_REPLICAS and self._connection.by_peer and not self._tried:
+        """To another gateway, that there is no replica *here* is no last word on what none was asked. Ejected ones are asked anew soon."""
+        if effect.why is not Refusal.NO_REPLICAS:
+            return effect
+        if self._connection.by_peer and not self._tried:
             return Refuse(effect.ticket, Refusal.HANDED_BACK, effect.retry_after_s)
-        return effect
+        wait_s = effect.retry_after_s
+        if wait_s is None or not self._home.outliers.recovering:
+            return effect
+        return Refuse(effect.ticket, effect.why, min(FAILED_RETRY_S, wait_s))
 
     def overflowed(self, effect: Refuse) -> bool:
         """It is about to be refused, and admission has let go of it: whether it arrives elsewhere instead."""

@@ -474,6 +474,7 @@ def test_a_failure_after_the_body_began_is_final_and_said(large):
         engine.transport.abort()
         answer = await client.read()
         assert (answer.status, answer.json()["error"]["code"]) == (502, "engines_failed")
+        assert 3750 <= int(answer.headers["retry-after-ms"]) <= 6250
         assert engine.connections == 1
 
     large(test)

@@ -322,6 +322,7 @@ def test_retries_are_bounded(world):
     async def test(front):
         answer = await front.ask(CHAT)
         assert (answer.status, answer.json()["error"]["code"]) == (503, "engines_failed")
+        assert 3750 <= int(answer.headers["retry-after-ms"]) <= 6250
         assert sum(len(engine.seen) for engine in front.engines) == 1 + RETRIES_MAX
         assert front.counts().failed == 1
         assert f"started {1 + RETRIES_MAX} times" in answer.json()["error"]["message"]
