@@ -1,8 +1,9 @@
 """Who waits and will not have been started in time, as things go: to be told now, and not when the time is over.
 
-A request is refused at once where the pace says so when it comes. But it may come before there is a pace, as the first burst does, or
-answers turn out longer than estimated, or replicas are lost. So the lanes are gone through in the order in which they start: who would
-start only after its own end is passed over, as it will be then. It is looked at with a margin, and only by a pace that was measured.
+A request is refused at once where the pace says so of its tier's longest wait when it comes; by its client's deadline only what is certain
+refuses it then. And it may come before there is a pace, as the first burst does, or answers turn out longer than estimated, or replicas
+are lost. So the lanes are gone through in the order in which they start: who would start only after its own end is passed over, as it
+will be then. It is looked at with a margin, and only by a pace that was measured.
 """
 
 from collections.abc import Sequence
@@ -28,15 +29,19 @@ def doomed(lanes: Sequence[Lane], replicas: Replicas, now_s: float) -> list[Tick
         return found
     before_tokens = 0.0
     for lane in lanes:
-        if lane.waiting and lane.longest_wait_s <= FORESIGHT_S:
+        first = lane.deadlines.first() if lane.waiting else None
+        if first is not None and _is_foreseen(first):
             per_s = lane.pace.per_s(now_s, True, lane.each_tokens)
-            first = lane.deadlines.first()
-            assert first is not None
             everything_s = (before_tokens + lane.cost_tokens) / per_s if per_s else 0.0
             if everything_s > LATER * (first.deadline_s - now_s):
                 found += _of_lane(lane, before_tokens, per_s, replicas.ready_at_s, now_s)
         before_tokens += lane.cost_tokens
     return found
+
+
+def _is_foreseen(ticket: Ticket) -> bool:
+    """Its tier, or its client, waits no longer than a pace is stretched."""
+    return min(ticket.lane.longest_wait_s, ticket.patience_s) <= FORESIGHT_S
 
 
 def _of_lane(lane: Lane, before_tokens: float, per_s: float, ready_at_s: float | None, now_s: float) -> list[Ticket]:
@@ -58,7 +63,7 @@ def _of_team(lane: Lane, account: Account, before_tokens: float, per_s: float, r
             ahead_tokens = min(own_tokens, LATE_EVERY * (late_tokens + ticket.cost))
         starts_in_s = (before_tokens + lane.order.ahead(account, ahead_tokens)[0]) / per_s
         helped = ready_at_s is not None and ready_at_s <= ticket.deadline_s
-        if starts_in_s > LATER * (ticket.deadline_s - now_s) and not helped:
+        if starts_in_s > LATER * (ticket.deadline_s - now_s) and not helped and _is_foreseen(ticket):
             found.append(ticket)
             continue
         own_tokens += ticket.cost

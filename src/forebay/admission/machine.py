@@ -19,11 +19,11 @@ from forebay.admission.foresight import LOOK_EVERY_S, doomed
 from forebay.admission.lanes import Lane
 from forebay.admission.outcomes import Refusal
 from forebay.admission.prefixes import Prefix
-from forebay.admission.prior import MARGIN, SPARSELY
+from forebay.admission.prior import SPARSELY
 from forebay.admission.pump import NO_REPLICAS_HOLD_S as NO_REPLICAS_HOLD_S
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX
-from forebay.admission.waits import retry_after_s, too_late
+from forebay.admission.waits import out_of_time, retry_after_s, too_late
 from forebay.domain.roster import Posture, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
@@ -76,7 +76,7 @@ class Admission(Books):
 
         ``longest_wait_s``, ``ttft_s``: the team's own promises in that tier, where it has some; else the tier's.
         ``patience_s``: how long the client itself waits for the first byte, which comes at the end where it asks for the ``whole`` answer:
-        what can't start in time for that is refused, at once where the measured pace tells. ``prefix``: instead of cached tokens.
+        what can't start in time for that is refused: at once where that is certain, else while it waits. ``prefix``: not cached tokens.
         ``excluded``: replicas that have failed it, before it went elsewhere and came back. ``only``: the one replica that can serve it,
         since that keeps what it goes on from: it waits for that one's room, and is refused as soon as that takes no requests.
         """
@@ -93,7 +93,7 @@ class Admission(Books):
         deadline_s = now_s + (lane.longest_wait_s if longest_wait_s is None else longest_wait_s)
         entry = self._tickets[ticket] = Ticket(ticket, lane, account, shape, now_s, deadline_s, patience_s, whole, prefix, excluded, only)
         replicas = self._replicas
-        if patience_s < math.inf and (patience_s <= 0 or replicas.prefill_s(entry) > MARGIN * patience_s):
+        if patience_s < math.inf and out_of_time(entry, replicas):
             self._refuse(entry, Refusal.OUT_OF_TIME, now_s, effects)
             return effects
         if not lane.preemptible:
@@ -110,9 +110,10 @@ class Admission(Books):
                 return effects
         prefill_s = replicas.prefill_s(entry)
         entry.late_at_s = now_s + min(lane.ttft_s if ttft_s is None else ttft_s, patience_s) - prefill_s
-        if patience_s < math.inf:
-            entry.deadline_s = min(entry.deadline_s, max(now_s, replicas.last_start_s(entry, now_s)))
-        self._wait(entry, goes_next, now_s, effects)
+        if patience_s < math.inf:  # that its answer takes too long is foreseen, by which none is refused that has only come
+            last_s = replicas.last_start_s(entry, now_s)
+            entry.deadline_s = min(deadline_s, last_s if last_s > now_s else now_s + patience_s)
+        self._wait(entry, goes_next, deadline_s, now_s, effects)
         return effects
 
     def first_token(self, ticket: int, now_s: float) -> list[Effect]:
@@ -280,9 +281,12 @@ class Admission(Books):
         if not replicas.courteous:
             replicas.be_courteous(True)
 
-    def _wait(self, entry: Ticket, goes_next: bool, now_s: float, effects: list[Effect]) -> None:
-        """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't."""
-        why = self._turned_away(entry, now_s)
+    def _wait(self, entry: Ticket, goes_next: bool, deadline_s: float, now_s: float, effects: list[Effect]) -> None:
+        """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't.
+
+        ``deadline_s``: its tier's, by which alone it may be foreseen to be late.
+        """
+        why = self._turned_away(entry, deadline_s, now_s)
         if why is not None:
             self._refuse(entry, why, now_s, effects)
             return
@@ -296,7 +300,7 @@ class Admission(Books):
         if not goes_next and (waiting.count - waiting.bound <= LOOK_MAX or (entry.account.waiting == 1 and waiting.first(now_s) is entry)):
             self._run(now_s, effects)
 
-    def _turned_away(self, entry: Ticket, now_s: float) -> Refusal | None:
+    def _turned_away(self, entry: Ticket, deadline_s: float, now_s: float) -> Refusal | None:
         """Why an arrival that can't start at once should not even wait, or None."""
         replicas, lane = self._replicas, entry.lane
         hopeless = replicas.hopeless(entry)
@@ -305,7 +309,7 @@ class Admission(Books):
         sheds_all = replicas.posture is _SHED_LOW and lane.rank > self._lanes[0].rank
         if sheds_all or (lane.preemptible and replicas.posture.sheds):
             return Refusal.SHED if replicas.listed else Refusal.NO_REPLICAS
-        late = too_late(self._lanes, lane, entry.account, replicas, entry.deadline_s, now_s)
+        late = too_late(self._lanes, lane, entry.account, replicas, deadline_s, now_s)
         return Refusal.WOULD_EXPIRE if late else None
 
     def _make_room(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:

@@ -102,6 +102,19 @@ def too_late(lanes: Sequence[Lane], lane: Lane, account: Account, replicas: Repl
     return ahead_s is not None and ahead_s > MARGIN * longest_wait_s
 
 
+def out_of_time(ticket: Ticket, replicas: Replicas) -> bool:
+    """Whether an arrival's client certainly has too little time: none, or less than what isn't cached takes to prefill by the profile."""
+    patience_s = ticket.patience_s
+    if patience_s <= 0:
+        return True
+    if replicas.prefill_s(ticket) <= patience_s or ticket.only:  # of a conversation that goes on, its replica has the most
+        return False
+    if any(not replica.capacity.paced for replica in replicas.listed):
+        return False
+    cached = replicas.foreseen(ticket.prefix, ticket.uncached) if ticket.prefix is not None else 0
+    return (ticket.uncached - cached) / replicas.prefill_tokens_per_s > patience_s
+
+
 def retry_after_s(lanes: Sequence[Lane], replicas: Replicas, ticket: Ticket, why: Refusal, now_s: float) -> float | None:
     """When coming back helps whom admission refuses: by the measured drain of what starts before its team, or when a cold start is over."""
     if why in NEVER_HELPS:

@@ -35,7 +35,7 @@ HOP_WAITED_S_MAX = 7 * 86_400.0
 """Real seconds. Nothing waits so long that it is forwarded after it."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
-_NUMBER = re.compile(rb"-?[0-9]{1,9}(\.[0-9]{0,9})?")
+_NUMBER = re.compile(rb"(?:[0-9]{1,9}|-[0-9]{1,18})(\.[0-9]{0,9})?")
 _PLAIN_CONNECTION = (b"", b"keep-alive", b"close")
 
 

@@ -18,7 +18,7 @@ from forebay.gateway.http import ClientConnection
 from forebay.gateway.identity import Caller
 from forebay.gateway.passed import PassedHeads
 from forebay.gateway.pool_desk import PoolDesk
-from forebay.gateway.refusals import ASKS_KEY_REPLY
+from forebay.gateway.refusals import ASKS_KEY_REPLY, NO_RETRY, OUT_OF_TIME_REPLY
 from forebay.gateway.request import Request
 from forebay.gateway.watching import Watching
 from forebay.ports.clock import Clock, TimerHandle
@@ -221,6 +221,9 @@ class Light:
         response_id: str,
         of: str = "",
     ) -> None:
+        if request.facts.patience_s <= 0:
+            connection.refuse(OUT_OF_TIME_REPLY, b"x-request-id: %b\r\n%b" % (request_id, NO_RETRY))
+            return
         usable = [url for url in urls if not self._context.is_locked(url)]
         if out := self._context.out():
             usable.sort(key=out.__contains__)  # those are asked last, and may be well by then

@@ -16,6 +16,11 @@ ENGINE_ASKS_KEY = "The engine refuses the gateway, which it asks for a key. That
 ASKS_KEY_REPLY = ErrorReply(503, "service_unavailable", "engine_asks_key", ENGINE_ASKS_KEY, retry_after_s=RETRY_AFTER_OVERLOAD_S)
 
 
+_LATE = ANSWERS[Refusal.OUT_OF_TIME]
+OUT_OF_TIME_REPLY = ErrorReply(_LATE.status, _LATE.type, _LATE.code, _LATE.message)
+"""For what needs no permit, so that admission doesn't say it."""
+
+
 def broke_off(why: Refusal, pool: str) -> str:
     """What a client is told that has the beginning of its answer already."""
     return f"The engine's answer broke off, and no other could go on with it: {_said(why, pool)}"

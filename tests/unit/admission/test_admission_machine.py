@@ -9,6 +9,7 @@ from forebay.admission.effects import Dispatch, Effect, Refuse
 from forebay.admission.machine import NO_REPLICAS_HOLD_S, Admission
 from forebay.admission.outcomes import Refusal
 from forebay.admission.outliers import EJECT_S
+from forebay.admission.prefixes import Prefix
 from forebay.admission.pump import SKIPS_MAX
 from forebay.admission.tickets import RETRIES_MAX
 from forebay.admission.waits import NO_REPLICAS_RETRY_S, UNMEASURED_RETRY_S
@@ -528,7 +529,9 @@ def test_displacing_one_that_was_preempted_lets_nobody_in() -> None:
     pool.check()
 
 
-@pytest.mark.parametrize(("patience_s", "refused"), [(0.0, True), (-1.0, True), (0.4, True), (0.9, False), (1.5, False), (math.inf, False)])
+@pytest.mark.parametrize(
+    ("patience_s", "refused"), [(0.0, True), (-1.0, True), (0.4, True), (0.9, True), (1.0, False), (1.5, False), (math.inf, False)]
+)
 def test_whose_time_is_over_or_too_short_for_its_prompt_alone_starts_nowhere_though_there_is_room(patience_s: float, refused: bool) -> None:
     """It was started, and answered to nobody. What is only foreseen, such as how long an answer takes, refuses nobody who could start."""
     pool = machine("a", of=capacity(prefill_tokens=1000, per_s=10.0))
@@ -537,6 +540,32 @@ def test_whose_time_is_over_or_too_short_for_its_prompt_alone_starts_nowhere_tho
     assert (effects == [sent(1, "a")]) is not refused
     assert sum(replica.streams for replica in pool.load(5.0)[1]) == (0 if refused else 1)
     pool.check()
+
+
+def test_a_prompt_that_may_be_cached_or_is_of_no_profile_is_not_certain_to_take_too_long() -> None:
+    """A conversation of ten thousand tokens, of which the last hundred are new, takes no more than those to prefill."""
+    long, prefix = Shape(prompt_tokens=500, output_tokens=10), Prefix((1, 2, 3, 4), 120)
+    pool = machine("a", of=capacity(prefill_tokens=1000, per_s=100.0))
+    pool.arrive(1, "interactive", "t", long, 0.0, prefix=prefix)
+    pool.finish(1, Usage(500, 10), 1.0)
+    assert pool.arrive(2, "interactive", "t", long, 2.0, patience_s=1.0, prefix=prefix) == [sent(2, "a")]
+    other = Prefix((9,), 120)
+    assert pool.arrive(3, "interactive", "t", long, 3.0, patience_s=1.0, prefix=other) == [Refuse(3, Refusal.OUT_OF_TIME, None)]
+    unknown = machine("a", of=msgspec.structs.replace(capacity(prefill_tokens=1000, per_s=100.0), paced=False))
+    assert unknown.arrive(1, "interactive", "t", long, 0.0, patience_s=1.0) == [sent(1, "a")]
+
+
+def test_a_whole_answer_that_is_foreseen_to_take_too_long_is_not_refused_for_that_as_it_comes() -> None:
+    """It was told so at once where it had to wait for a moment, though answers turn out shorter than they are estimated."""
+    pool = machine("a", of=capacity(kv_tokens=10_000, prefill_tokens=1000, per_s=10.0))
+    pool.arrive(1, "interactive", "t", SHORT, 0.0)
+    assert pool.arrive(2, "interactive", "t", Shape(10, 5000), 0.0, patience_s=20.0, whole=True) == []
+    assert pool.finish(1, Usage(10, 10), 3.0) == [sent(2, "a")]
+    pool.arrive(3, "interactive", "t", Shape(10, 5000), 4.0, patience_s=20.0, whole=True)
+    assert pool.advance(23.9) == []
+    (refusal,) = pool.advance(24.0)
+    assert isinstance(refusal, Refuse)
+    assert refusal.why is Refusal.EXPIRED, "when its client has gone"
 
 
 def test_whom_each_replica_has_failed_is_told_to_come_back_when_they_may_be_well_again() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from forebay.admission.effects import Dispatch, Refuse
+from forebay.admission.foresight import LOOK_EVERY_S
 from forebay.admission.machine import Admission
 from forebay.admission.outcomes import Refusal
 from forebay.admission.pace import Pace
@@ -78,7 +79,9 @@ def test_what_is_foretold_then_is_about_what_it_takes() -> None:
 
 def test_who_would_really_be_too_late_is_told_so_all_the_same() -> None:
     """300 take 1,500 s on eight slots: about 120 of them start within their 600 s."""
-    night, new, _ = learned(more=300)
+    night, new, now_s = learned(more=300)
+    assert night.refused == [], "not as they come"
+    night.take(night.pool.foresee(now_s + LOOK_EVERY_S), now_s + LOOK_EVERY_S)
     assert {why for _, why in night.refused} == {Refusal.WOULD_EXPIRE}
     assert 120 < len(night.refused) < 220
     night.until(lambda: False)

@@ -44,13 +44,23 @@ def test_a_client_that_waits_less_than_its_tier_is_refused_when_it_has_gone_and_
     assert refusal.why is Refusal.EXPIRED
 
 
-def test_what_can_not_start_in_time_for_its_client_is_refused_at_once() -> None:
+def test_whom_a_guess_takes_for_too_late_as_it_comes_may_be_the_next_to_start() -> None:
+    """It was refused at once by the pace of all that waits, though the most urgent of its team goes first."""
+    pool = pool_of()
+    running = drained(pool, "low", "t", 40)
+    assert pool.arrive(90, "low", "t", SHAPE, 10.0) == [], "the tier would wait"
+    assert pool.arrive(91, "low", "t", SHAPE, 10.0, patience_s=5.0) == []
+    assert [effect.ticket for effect in pool.finish(running, None, 11.0)] == [91]
+
+
+def test_what_can_not_start_in_time_for_its_client_is_told_so_at_the_next_look() -> None:
     pool = pool_of()
     drained(pool, "low", "t", 40)
-    assert pool.arrive(90, "low", "t", SHAPE, 10.0) == [], "the tier would wait"
-    (refusal,) = pool.arrive(91, "low", "t", SHAPE, 10.0, patience_s=5.0)
-    assert isinstance(refusal, Refuse)
-    assert refusal.why is Refusal.WOULD_EXPIRE
+    for ticket in range(90, 110):
+        assert pool.arrive(ticket, "low", "t", SHAPE, 10.0, patience_s=5.0) == []
+    refusals = pool.foresee(12.0)
+    assert {effect.why for effect in refusals if isinstance(effect, Refuse)} == {Refusal.WOULD_EXPIRE}
+    assert 12 <= len(refusals) < 20, "about five start in time"
 
 
 def test_prefill_and_a_whole_answer_take_from_what_a_client_waits() -> None:

@@ -119,6 +119,7 @@ def test_every_answer_and_refusal_names_its_tier_in_a_header_and_streams_pass_as
         ("x-forebay-deadline", "0", 429),
         ("x-forebay-deadline", "-250", 429),
         ("x-forebay-deadline", "-0.5", 429),
+        ("x-forebay-deadline", "-1764590358000", 429),
         ("x-forebay-deadline", "soon", 200),
         ("x-stainless-read-timeout", "0", 200),
         ("x-stainless-read-timeout", "-1", 200),
@@ -134,6 +135,16 @@ def test_a_deadline_that_is_over_is_told_at_once_and_a_timeout_of_zero_is_none(w
         if status == 429:
             assert answer.json()["error"]["code"] == "deadline_too_short"
             assert answer.headers["x-should-retry"] == "false"
+
+    world(test, whole())
+
+
+def test_a_deadline_that_is_over_is_told_of_what_needs_no_permit_too(world):
+    async def test(front):
+        answer = await front.ask({"model": "llama", "prompt": "x"}, {"x-forebay-deadline": "0"}, target="/tokenize")
+        assert (answer.status, answer.json()["error"]["code"]) == (429, "deadline_too_short")
+        assert answer.headers["x-should-retry"] == "false"
+        assert not front.engines[0].seen
 
     world(test, whole())
 
