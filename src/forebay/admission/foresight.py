@@ -1,9 +1,9 @@
 """Who waits and will not have been started in time, as things go: to be told now, and not when the time is over.
 
-A request is refused at once where the pace says so of its tier's longest wait when it comes; by its client's deadline only what is certain
-refuses it then. And it may come before there is a pace, as the first burst does, or answers turn out longer than estimated, or replicas
-are lost. So the lanes are gone through in the order in which they start: who would start only after its own end is passed over, as it
-will be then. It is looked at with a margin, and only by a pace that was measured.
+A request is refused at once where the pace says so of its tier's longest wait when it comes; by its client's deadline only where what goes
+before it, whatever the order of its team, takes longer. And it may come before there is a pace, as the first burst does, or answers turn
+out longer than estimated, or replicas are lost. So the lanes are gone through in the order in which they start: who would start only
+after its own end is passed over, as it will be then. It is looked at with a margin, and only by a pace that was measured.
 """
 
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ from forebay.admission.prior import SPARSELY
 from forebay.admission.pump import NO_REPLICAS_HOLD_S as NO_REPLICAS_HOLD_S
 from forebay.admission.tickets import RETRIES_MAX, Ticket
 from forebay.admission.waiting import LOOK_MAX
-from forebay.admission.waits import out_of_time, retry_after_s, too_late
+from forebay.admission.waits import out_of_time, retry_after_s, too_late, too_late_though_next
 from forebay.domain.roster import Posture, RosterPool
 from forebay.domain.shape import Shape, Usage
 from forebay.spec.types import Tier
@@ -310,6 +310,8 @@ class Admission(Books):
         if sheds_all or (lane.preemptible and replicas.posture.sheds):
             return Refusal.SHED if replicas.listed else Refusal.NO_REPLICAS
         late = too_late(self._lanes, lane, entry.account, replicas, deadline_s, now_s)
+        if not late and entry.deadline_s < deadline_s:
+            late = too_late_though_next(self._lanes, entry, replicas, now_s)
         return Refusal.WOULD_EXPIRE if late else None
 
     def _make_room(self, entry: Ticket, now_s: float, effects: list[Effect]) -> bool:

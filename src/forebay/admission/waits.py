@@ -102,6 +102,21 @@ def too_late(lanes: Sequence[Lane], lane: Lane, account: Account, replicas: Repl
     return ahead_s is not None and ahead_s > MARGIN * longest_wait_s
 
 
+def too_late_though_next(lanes: Sequence[Lane], ticket: Ticket, replicas: Replicas, now_s: float) -> bool:
+    """Whether by the measured pace an arrival starts after its client's deadline even if its team has it go first.
+
+    Within a team the most urgent go first, so that nothing of its own need be ahead of it.
+    """
+    lane, longest_wait_s = ticket.lane, ticket.deadline_s - now_s
+    if not replicas.listed or (replicas.ready_at_s is not None and replicas.ready_at_s <= ticket.deadline_s):
+        return False
+    per_s = lane.pace.per_s(now_s, lane.waiting > 0, lane.each_tokens)
+    if not per_s or longest_wait_s > FORESIGHT_S:
+        return False
+    before = sum([other.cost_tokens for other in lanes[: lane.index]]) + lane.order.ahead(ticket.account, 0)[0]
+    return before / per_s > longest_wait_s
+
+
 def out_of_time(ticket: Ticket, replicas: Replicas) -> bool:
     """Whether an arrival's client certainly has too little time: none, or less than what isn't cached takes to prefill by the profile."""
     patience_s = ticket.patience_s

@@ -53,6 +53,16 @@ def test_whom_a_guess_takes_for_too_late_as_it_comes_may_be_the_next_to_start() 
     assert [effect.ticket for effect in pool.finish(running, None, 11.0)] == [91]
 
 
+@pytest.mark.parametrize(("patience_s", "refused"), [(5.0, True), (60.0, False)])
+def test_whom_more_important_work_alone_makes_too_late_for_its_client_is_told_so_at_once(patience_s: float, refused: bool) -> None:
+    pool = pool_of()
+    drained(pool, "low", "t", 40)
+    for ticket in range(50, 70):
+        pool.arrive(ticket, "top", "t", SHAPE, 10.0)
+    effects = pool.arrive(90, "low", "u", SHAPE, 10.0, patience_s=patience_s)
+    assert [effect.why for effect in effects if isinstance(effect, Refuse)] == ([Refusal.WOULD_EXPIRE] if refused else [])
+
+
 def test_what_can_not_start_in_time_for_its_client_is_told_so_at_the_next_look() -> None:
     pool = pool_of()
     drained(pool, "low", "t", 40)
