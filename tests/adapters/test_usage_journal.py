@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from collections import Counter
 
 import pytest
@@ -559,3 +560,36 @@ def test_a_batch_is_one_line_however_many_keys_there_are(begin, monkeypatch):
         past.acknowledged(UsageMark(batch.journal, store.append_usage(batch, 0.0).upto))
     assert [len(batch.rows) for batch in sent] == [4, 4, 4, 4, 4]
     assert totals(store.usage()) == totals(row for block in blocks for row in block.rows)
+
+
+def test_a_new_file_that_was_under_way_as_its_writer_was_stopped_is_over_before_the_next_one(begin, monkeypatch):
+    """Both were written under one name, the one into the other."""
+    journal, book = begin()
+    entry(book)
+    real, free, under_way, most = os.fdatasync, threading.Event(), [0], [0]
+
+    def slow(fd):
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        free.wait(5)
+        under_way[0] -= 1
+        real(fd)
+
+    async def lives():
+        monkeypatch.setattr(files.os, "fdatasync", slow)
+        journal.problem = "it was full"
+        first = asyncio.create_task(journal.keep(book.blocks))
+        while not under_way[0]:
+            await asyncio.sleep(0.001)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        entry(book)
+        second = asyncio.create_task(journal.keep(book.blocks))
+        await asyncio.sleep(0.02)
+        free.set()
+        await second
+
+    asyncio.run(lives())
+    assert (journal.problem, most[0]) == ("", 1)
+    journal.close(acknowledged=False)
+    assert pasts(begin()[0]).requests == 2

@@ -93,7 +93,12 @@ async def resets(_, answer):
     answer.close()
 
 
-@pytest.mark.parametrize("place", [fails, knows_no_key, resets, hangs])
+async def says_no_json(seen, answer):
+    body, kind = (b"data: oops\n\n", b"text/event-stream") if seen.json().get("stream") else (b"{oops", b"application/json")
+    answer.raw(b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(body), body))
+
+
+@pytest.mark.parametrize("place", [fails, knows_no_key, resets, hangs, says_no_json])
 def test_whatever_a_place_does_wrong_the_request_waits_at_home_again_and_is_told_nothing_of_it(place):
     async def test(world):
         first = await world.begin("sk-europe-key")

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,6 +56,7 @@ class FileJournal:
         self._generation = 0
         self._path: Path | None = None
         self._dirty = False
+        self._making = threading.Lock()
         self._since: list[bytes] | None = None
         """What is appended while a new file is made from the sums of a moment before."""
         try:
@@ -127,7 +129,7 @@ class FileJournal:
     async def _renew(self, blocks: Sequence[UsageBatch]) -> None:
         self._since = []
         try:
-            made = await asyncio.to_thread(self._begin, blocks)
+            made = await asyncio.to_thread(self._begin_alone, blocks)
         except OSError as error:
             if self.problem:
                 self._failed(error)
@@ -142,6 +144,11 @@ class FileJournal:
             return
         with contextlib.suppress(OSError):
             await asyncio.to_thread(_retire, self._folder, self._fd, old_fd, old_path)
+
+    def _begin_alone(self, blocks: Sequence[UsageBatch]) -> tuple[int, Path, int]:
+        """`_begin`, once another thread is done with it: one can't be stopped, though whoever waited for it was."""
+        with self._making:
+            return self._begin(blocks)
 
     def _begin(self, blocks: Sequence[UsageBatch]) -> tuple[int, Path, int]:
         """Descriptor, path and size of a file that has no name yet but ``….part``: head, keys and ``blocks`` are in it, on the disk."""
