@@ -76,7 +76,8 @@ class Admission(Books):
 
         ``longest_wait_s``, ``ttft_s``: the team's own promises in that tier, where it has some; else the tier's.
         ``patience_s``: how long the client itself waits for the first byte, which comes at the end where it asks for the ``whole`` answer:
-        what can't start in time for that is refused: at once where that is certain, else while it waits. ``prefix``: not cached tokens.
+        what can't start in time for that is refused: at once where that is all but certain, else while it waits. ``prefix``: its own, in
+        place of cached tokens.
         ``excluded``: replicas that have failed it, before it went elsewhere and came back. ``only``: the one replica that can serve it,
         since that keeps what it goes on from: it waits for that one's room, and is refused as soon as that takes no requests.
         """
@@ -284,7 +285,7 @@ class Admission(Books):
     def _wait(self, entry: Ticket, goes_next: bool, deadline_s: float, now_s: float, effects: list[Effect]) -> None:
         """An arrival waits or is refused. ``goes_next``: it has just been found to fit nowhere; else it may where those before it don't.
 
-        ``deadline_s``: its tier's, by which alone it may be foreseen to be late.
+        ``deadline_s``: its tier's; by its client's it is late only where what goes before it whatever its team's order takes longer.
         """
         why = self._turned_away(entry, deadline_s, now_s)
         if why is not None:
